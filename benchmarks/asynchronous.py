@@ -84,11 +84,11 @@ def rounds(strategy: str, nodes: int) -> int:
 
 
 def federation(nodes: int, *, asynchronous: bool) -> Any:
-    from decibel.silo._federation import FaultTolerance, Federation, SiteAddress, StopRule
+    from decibel.silo._federation import FaultTolerance, Federation, Member, StopRule
 
     return Federation(
         "race",
-        tuple(SiteAddress(f"site-{i}", "127.0.0.1:1") for i in range(nodes)),
+        tuple(Member(f"site-{i}", "127.0.0.1:1") for i in range(nodes)),
         tuple((i, (i + 1) % nodes) for i in range(nodes)),
         fault_tolerance=FaultTolerance(beat=0.5, missed=60),
         trust_members=True,
@@ -109,7 +109,7 @@ def site(home: Path, name: str, strategy: str, steps: int, pause: float, every: 
 
         def start(self, *arguments: Any, **options: Any) -> Any:
             run = super().start(*arguments, **options)
-            begin = run.site.begin
+            begin = run.site.begin_step
 
             def paced(step: int) -> int:
                 found = begin(step)
@@ -117,7 +117,7 @@ def site(home: Path, name: str, strategy: str, steps: int, pause: float, every: 
                 time.sleep(pause)
                 return found
 
-            run.site.begin = paced
+            run.site.begin_step = paced
             return run
 
     begun: list[float] = []

@@ -26,7 +26,7 @@ from silo_hostile import PROBLEM, Conversation, Everyone, Member
 from decibel.silo._federation import Federation
 from decibel.silo.protocol._frames import Beat, Roll, Stand
 from decibel.silo.protocol._lockstep_site import LockstepSite
-from decibel.silo.run._connections import Streams
+from decibel.silo.run._connections import Connections
 from decibel.silo.trust._credentials import Credentials
 
 SITES = 100
@@ -40,17 +40,17 @@ Rates = dict[str, list[tuple[float, float]]]  # by kind of phase, steps for each
 def walk(folder: Path, federation: Federation, number: int, steps: Any, cpu: Any, ends: Event) -> None:
     """A site, in a process of its own, which counts its steps and the seconds of its processor."""
     credentials = Credentials.load(folder / f"site-{number}", f"site-{number}")
-    site = LockstepSite(federation, number, PROBLEM, credentials, incarnation=1, lossy=True, say=print)
+    site = LockstepSite(federation, number, PROBLEM, credentials, incarnation=1, tolerates_loss=True, say=print)
     site.expect(np.float64, (ENTRIES,))
     site._rendezvous.sign_own(0, [])
     site._rendezvous.start = 0  # most of the hundred do not run
-    streams = Streams(site, credentials, print)
+    streams = Connections(site, credentials, print)
     streams.start()
     others = tuple(site.edges)
     out = np.empty((len(others), ENTRIES)), np.empty(len(others), bool), np.empty(len(others), np.int32)
     step = 0
     while not ends.is_set():
-        step = site.begin(step) + 1
+        step = site.begin_step(step) + 1
         time.sleep(PAUSE)
         site.exchange(others, np.zeros(ENTRIES), None, out)
         steps[number] = step

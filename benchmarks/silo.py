@@ -29,11 +29,11 @@ COMMAND = "python -m benchmarks.silo --turns {} --json benchmarks/results/silo.j
 
 
 def federation(folder: Path) -> Any:
-    from decibel.silo._federation import FaultTolerance, Federation, SiteAddress
+    from decibel.silo._federation import FaultTolerance, Federation, Member
     from decibel.silo.commands._join import prepare
     from decibel.silo.commands._rehearse import on_loopback
 
-    sites = (SiteAddress("left", "127.0.0.1:1"), SiteAddress("right"))
+    sites = (Member("left", "127.0.0.1:1"), Member("right"))
     made = on_loopback(Federation("pair", sites, ((0, 1),), fault_tolerance=FaultTolerance(beat=1.0, missed=30)))
     prepare(made, folder)
     return made

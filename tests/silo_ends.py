@@ -92,7 +92,7 @@ class Line:
 class End:
     """Site `number` of a federation, at its edge with one neighbour."""
 
-    def __init__(self, federation, number, other, *, lossy=True, signer=None, clock=None):
+    def __init__(self, federation, number, other, *, tolerates_loss=True, signer=None, clock=None):
         self.said, self.clock = [], clock or Manual()
         name = federation.sites[number].name
         kind = AsyncSite if federation.asynchronous else LockstepSite
@@ -102,7 +102,7 @@ class End:
             PROBLEM,
             signer or Signer(name),
             incarnation=7,
-            lossy=lossy,
+            tolerates_loss=tolerates_loss,
             say=self.said.append,
             clock=self.clock,
         )
@@ -142,19 +142,19 @@ class End:
 
 def signed(end, site, step=0, saved=(), *, by=None, fresh=True, **fields):
     """What a site says of itself, since it has heard of `end`'s start (`fresh`), or before."""
-    own = end.site._rendezvous.known[end.site.number]
+    own = end.site._rendezvous.by_site[end.site.number]
     sites = len(end.site.federation.sites)
     heard = nonces_of([own] if fresh else [], sites)
     fields = {"incarnation": 1, "nonce": 50 + site, "serial": next(SERIALS), "running": True, "heard": heard} | fields
     statement = Statement(site, step=step, saved=saved, **fields)
-    text = end.site.federation.hash + PROBLEM + statement.text()
+    text = end.site.federation.hash + PROBLEM + statement.signed_bytes()
     signature, certificate = Signer(by or f"site-{site}").sign("statement", text)
     return statement._replace(signature=signature, certificate=certificate)
 
 
 def at_the_start(end, saved):
     """What all other sites say that are at their start, and have heard of each other and of `end`."""
-    own = end.site._rendezvous.known[end.site.number]
+    own = end.site._rendezvous.by_site[end.site.number]
     others = [Statement(site, 1, 50 + site) for site in saved]
     heard = nonces_of([own, *others], len(end.site.federation.sites))
     return tuple(signed(end, site, 0, steps, running=False, heard=heard) for site, steps in saved.items())
@@ -164,7 +164,7 @@ def standing_end(kind):
     """The end that dials or listens, of a site that is at step `STEP` already."""
     end = End(FEDERATION, *((1, 0) if kind == "dials" else (0, 1)))
     assert end.edge.dials == (kind == "dials")
-    end.site.running, end.site.next = True, STEP
+    end.site.running, end.site.next_step = True, STEP
     end.site._rendezvous.start = STEP
     return end
 

@@ -63,7 +63,7 @@ class Everyone:
 
     def statement(self, site, **fields):
         one = Statement(site, 1, 50 + site, **fields)
-        signature = sign(self.keys[site], "statement", self.federation.hash + PROBLEM + one.text())
+        signature = sign(self.keys[site], "statement", self.federation.hash + PROBLEM + one.signed_bytes())
         return one._replace(signature=signature, certificate=self.certificates[site])
 
     def everyone(self, heard, **fields):
@@ -94,7 +94,7 @@ class Member:
         number = self.number if site is None else site
         one = Statement(number, self.incarnation, self.nonce, self.serial, step, saved)
         one = one._replace(heard=nonces_of([*self.known.values(), one], len(self.federation.sites)))
-        text = self.federation.hash + problem + one.text()
+        text = self.federation.hash + problem + one.signed_bytes()
         signature, certificate = self.own.sign("statement", text)
         return one._replace(signature=signature, certificate=certificate)
 

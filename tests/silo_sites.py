@@ -14,7 +14,7 @@ import pytest
 
 import decibel as db
 from decibel.core._files import atomic_write
-from decibel.silo._federation import FaultTolerance, Federation, SiteAddress
+from decibel.silo._federation import FaultTolerance, Federation, Member
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._certificates import certificate_fingerprint, make_request, pem
 from decibel.silo.trust._revocation import RevocationList
@@ -39,7 +39,7 @@ def free_ports(count):
 def ring(count, *, fault_tolerance=QUICK, reachable=None, trust_members=True, **options):
     ports = free_ports(count)
     sites = tuple(
-        SiteAddress(f"site-{i}", f"127.0.0.1:{ports[i]}" if reachable is None or i in reachable else None)
+        Member(f"site-{i}", f"127.0.0.1:{ports[i]}" if reachable is None or i in reachable else None)
         for i in range(count)
     )
     edges = tuple((i, (i + 1) % count) for i in range(count)) if count > 2 else ((0, 1),)

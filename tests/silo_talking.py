@@ -13,7 +13,7 @@ from decibel.silo.protocol._frames import Build
 from decibel.silo.protocol._incarnation import next_incarnation
 from decibel.silo.protocol._lockstep_site import LockstepSite
 from decibel.silo.protocol._site import STOP
-from decibel.silo.run._connections import Streams
+from decibel.silo.run._connections import Connections
 from decibel.silo.trust._credentials import Credentials
 
 
@@ -44,14 +44,14 @@ class Talking:
             b"p" * 32,
             self.credentials,
             incarnation=next_incarnation(self.home, clock.time()),
-            lossy=True,
+            tolerates_loss=True,
             restart=restart,
             say=self.said.append,
             clock=clock,
         )
         self.site.expect(np.float64, (3,))
         self.site.build = build or Build()
-        self.streams = Streams(self.site, self.credentials, self.said.append, status, **options)
+        self.streams = Connections(self.site, self.credentials, self.said.append, status, **options)
         self.streams.start()
 
     def close(self):
@@ -95,9 +95,9 @@ class Walk(threading.Thread):
         others = tuple(self.site.edges)
         out = np.empty((len(others), 3)), np.empty(len(others), bool), np.empty(len(others), np.int32)
         try:
-            step = self.site.agree(self.saved)
+            step = self.site.agree_on_start(self.saved)
             while step < self.goal:
-                step = self.site.begin(step)
+                step = self.site.begin_step(step)
                 if step == STOP:
                     return
                 self.steps.append(step)

@@ -27,7 +27,7 @@ class Slow:
 
     def __init__(self, site, times):
         self.times = times
-        self.begin, site.begin = site.begin, self.begin_later
+        self.begin, site.begin_step = site.begin_step, self.begin_later
         self.wait_for, site._wait_for = site._wait_for, self.wait
         self.begun = self.waited = None
 
@@ -66,7 +66,7 @@ class Cut:
         with self.site.lock:
             for edge in self.site.edges.values():
                 if self.between(edge):
-                    edge.hang_up()
+                    edge.drop_stream()
         self.watched()
 
 
@@ -92,7 +92,7 @@ class InTrouble(db.Silo):
         run = super().start(*arguments, **options)
         gate = self.home.parent / "gate"
         pauses = SETTINGS.get("pause", {"all": 0.0})
-        begin = run.site.begin
+        begin = run.site.begin_step
 
         def begin_later(step):
             with suppress(FileNotFoundError):
@@ -103,12 +103,12 @@ class InTrouble(db.Silo):
             time.sleep(pauses.get(self.name, pauses["all"]))  # as if it computed
             return found
 
-        run.site.begin = begin_later
+        run.site.begin_step = begin_later
         if self.name in SETTINGS.get("slow", {}):
             Slow(run.site, SETTINGS["slow"][self.name])
         Cut(run.site, self.home.parent / "cut")
         if SETTINGS.get("problem"):
-            atomic_write(self.home.parent / "problem", run.site.problem.hex())
+            atomic_write(self.home.parent / "problem", run.site.run_hash.hex())
         return run
 
 

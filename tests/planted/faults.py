@@ -660,8 +660,8 @@ SILO = (
     Fault(
         "another problem accepted",
         "validate_greeting",
-        "if hello.problem != problem:",
-        'if hello.problem == b"":',
+        "if hello.run_hash != run_hash:",
+        'if hello.run_hash == b"":',
         "Sites that run different problems talk to each other.",
     ),
     Fault(
@@ -673,15 +673,15 @@ SILO = (
     ),
     Fault(
         "pauses do not grow",
-        "WaitBudget.suspended",
-        "self._strikes += 1",
+        "WaitBudget.on_suspend",
+        "self._suspensions += 1",
         "pass",
         "A neighbour that is late again and again is heard again after the same pause.",
     ),
     Fault(
         "rest without messages",
-        "Rest.holds",
-        "and self._heard.issuperset(neighbours)",
+        "RestDetector.is_at_rest",
+        "and self._heard_since.issuperset(neighbours)",
         "",
         "A site is at rest although it has used no message of a neighbour.",
     ),
@@ -708,7 +708,7 @@ SILO = (
     ),
     Fault(
         "signatures cost nothing",
-        "Newest.checked",
+        "SignedBoard.valid_news",
         "allowance.spend(now)",
         "pass",
         "A neighbour may have a site verify any number of statements and reports.",

@@ -21,7 +21,7 @@ from decibel.methods._single_level import SingleLevel
 from decibel.network._links import LinkMemory
 from decibel.network._wave import WaveLinks
 from decibel.silo._errors import NotTrusted, Rejected
-from decibel.silo._federation import Federation, SiteAddress, StopRule
+from decibel.silo._federation import Federation, Member, StopRule
 from decibel.silo.protocol._async_site import AsyncSite
 from decibel.silo.protocol._frame_limits import validate_greeting
 from decibel.silo.protocol._frames import Build, Hello
@@ -78,8 +78,8 @@ def amended(federation, *, keep=None, come=0, edges=None, warm=False, **changes)
     """The next edition: with those sites by name, and so many new ones; edges by name, or a ring."""
     sites = [site for site in federation.sites if keep is None or site.name in keep]
     ports = free_ports(come)
-    number = 1 + max(federation.node(position) for position in range(len(federation.sites)))
-    sites += [SiteAddress(f"site-{number + i}", f"127.0.0.1:{port}") for i, port in enumerate(ports)]
+    number = 1 + max(federation.node_id(position) for position in range(len(federation.sites)))
+    sites += [Member(f"site-{number + i}", f"127.0.0.1:{port}") for i, port in enumerate(ports)]
     names = [site.name for site in sites]
     if edges is None:
         numbers = [(i, (i + 1) % len(names)) for i in range(len(names))]
@@ -205,8 +205,8 @@ def test_flows_continue_with_other_members_and_another_graph(tmp_path, strategy)
 @pytest.mark.slow
 def test_sites_without_a_common_clock_continue_from_their_own_states(tmp_path, monkeypatch):
     """One leaves, and one comes and begins at step 0; the others go on from where they were."""
-    begin = AsyncSite.begin  # which leaves the others time, all being threads of one process
-    monkeypatch.setattr(AsyncSite, "begin", lambda site, step: (time.sleep(0.003), begin(site, step))[1])
+    begin = AsyncSite.begin_step  # which leaves the others time, all being threads of one process
+    monkeypatch.setattr(AsyncSite, "begin_step", lambda site, step: (time.sleep(0.003), begin(site, step))[1])
     first = ring(3, steps=FIRST, asynchronous=True)
     folders = Folders(tmp_path, first)
     run(folders, "wave", FIRST)
@@ -295,11 +295,11 @@ def test_a_warm_start_keeps_variables_and_forgets_corrections():
 )  # fmt: skip
 def test_what_continues_exactly(strategy, members, graph):
     used = {"x": strategies.strategy(strategy)}
-    assert why_not_exact(used, members=members, graph=graph) == ""
+    assert why_not_exact(used, members_changed=members, graph_changed=graph) == ""
 
 
 @pytest.mark.parametrize(
     ("strategy", "members"), [("ed", True), ("extra", True), ("gt", True), (db.privacy.quantize("ed", 4), False)]
 )
 def test_what_does_not_continue_exactly(strategy, members):
-    assert why_not_exact({"x": strategies.strategy(strategy)}, members=members, graph=True)
+    assert why_not_exact({"x": strategies.strategy(strategy)}, members_changed=members, graph_changed=True)

@@ -49,9 +49,9 @@ class InStep(db.Silo):
             arrived, received, states = out
             arrived[...], received[...], states[...] = 0, False, LinkStatus.CONTINUE
             with site.lock:
-                for slot, other in enumerate(site.others[place]):
+                for slot, other in enumerate(site.neighbour_of_slot[place]):
                     if other >= 0:
-                        at = (other, place, site._at.step)
+                        at = (other, place, site._position.step)
                         assert site.lock.wait_for(lambda: at in came, 60)  # noqa: B023
                         arrived[slot], received[slot] = came[at], True
 
@@ -64,13 +64,13 @@ class Paced(db.Silo):
 
     def start(self, *arguments, **options):
         run = super().start(*arguments, **options)
-        begin = run.site.begin
+        begin = run.site.begin_step
 
         def paced(step):
             time.sleep(0.003)
             return begin(step)
 
-        run.site.begin = paced
+        run.site.begin_step = paced
         return run
 
 

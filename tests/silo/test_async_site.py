@@ -17,13 +17,13 @@ from decibel.silo._errors import NotFinite, Rejected, SiteLost
 from decibel.silo._federation import StopRule
 from decibel.silo.commands._run_site import status as show
 from decibel.silo.observe._site_metrics import metrics
-from decibel.silo.observe._site_status import note, status
-from decibel.silo.protocol._async_edge import LEAST_ON_THE_WAY, MOST_ON_THE_WAY
+from decibel.silo.observe._site_status import status_facts, write_status
+from decibel.silo.protocol._async_edge import FEWEST_ON_THE_WAY, MOST_ON_THE_WAY
 from decibel.silo.protocol._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE
 from decibel.silo.protocol._frames import Bye, Data, Hello, Join, Position, Receipt, Roll, Skip, Stand, Statement, parse
 from decibel.silo.protocol._send_queue import SendQueue
 from decibel.silo.protocol._site import STOP
-from decibel.silo.protocol._termination import LEAST, Averages, Rest
+from decibel.silo.protocol._termination import FEWEST_STEPS, Averages, RestDetector
 
 FEDERATION = ring(3, fault_tolerance=RULES, steps=100, asynchronous=True, stop=StopRule(1e-6, 2.0))
 
@@ -34,8 +34,8 @@ class Alone(End):
     def __init__(self, quorum="continue"):
         federation = replace(FEDERATION, fault_tolerance=replace(RULES, quorum=quorum))
         super().__init__(federation, 0, 1)
-        self.site.exchange_at([(0, 0), (1, 0)], [(1, 2)])
-        self.site.agree([])
+        self.site.set_exchanges([(0, 0), (1, 0)], [(1, 2)])
+        self.site.agree_on_start([])
         self.connect()
         self.runs()
         other = self.site.edges[2]
@@ -156,11 +156,11 @@ class SlowReader:
             self.sender.site.edges[1].on_receipt(parse(raw), now)
         self.line.sent.clear()
         self.waiting += [frame for frame in self.sender.sent() if isinstance(frame, Data)]
-        return max(self.reader._numbers.values(), default=-1)
+        return max(self.reader._newest_step.values(), default=-1)
 
 
 class TestNoBacklog:
-    @pytest.mark.parametrize(("entries", "most"), [(3, MOST_ON_THE_WAY), (100_000, LEAST_ON_THE_WAY)])
+    @pytest.mark.parametrize(("entries", "most"), [(3, MOST_ON_THE_WAY), (100_000, FEWEST_ON_THE_WAY)])
     def test_what_waits_in_the_network_is_bounded_however_slow_the_reader_is(self, entries, most):
         link, steps = SlowReader(entries), 2000 if entries == 3 else 50
         for step in range(steps):
@@ -205,10 +205,10 @@ class TestNoBacklog:
         end = Alone()
         end.deliver(numbered(10))
         edge = end.edge
-        edge.is_at(10, end.clock.time)
+        edge.note_step(10, end.clock.time)
         end.clock.time += 45.0
         edge.receive(numbered(11), {(np.dtype("f8"), (3,)): {None}}, end.clock.time)
-        edge.is_at(45_011, end.clock.time)
+        edge.note_step(45_011, end.clock.time)
         found = edge.status(end.clock.time)
         assert found["message_steps_behind"] == 45_000
         np.testing.assert_allclose(found["message_seconds_ago"], 45.0, rtol=1e-3)
@@ -217,7 +217,7 @@ class TestNoBacklog:
         end = Alone()
         end.deliver(numbered(10))
         end.says_done(1, 60, done=False)
-        assert status(end.site)["neighbours"]["site-1"]["message_steps_behind"] == 50
+        assert status_facts(end.site)["neighbours"]["site-1"]["message_steps_behind"] == 50
 
 
 class TestNobodyWaits:
@@ -226,19 +226,19 @@ class TestNobodyWaits:
         for step in range(20):
             before = end.clock.time
             end.deliver(numbered(step % 7))
-            assert end.site.begin(step) == step and end.clock.time == before
+            assert end.site.begin_step(step) == step and end.clock.time == before
 
     def test_its_own_checkpoint_is_enough(self):
         end = Alone()
-        assert end.site.agree([20, 40]) == 40 and end.site.next == 40
+        assert end.site.agree_on_start([20, 40]) == 40 and end.site.next_step == 40
 
     @pytest.mark.parametrize(("quorum", "state"), [("continue", LinkStatus.DROP_FLOW), ("wait", LinkStatus.CONTINUE)])
     def test_who_is_gone_is_dropped_or_kept_and_returns(self, quorum, state):
         end = Alone(quorum)
-        assert end.site.begin(0) == 0
+        assert end.site.begin_step(0) == 0
         end.clock.time += RULES.patience + 1
         end.site.on_heartbeat()
-        assert end.site.begin(1) == 1 and end.takes() == (None, state)
+        assert end.site.begin_step(1) == 1 and end.takes() == (None, state)
         end.connect()
         end.runs()
         end.deliver(numbered(30))
@@ -248,7 +248,7 @@ class TestNobodyWaits:
         end = Alone("stop")
         end.deliver(Bye("left"))
         with pytest.raises(SiteLost, match="site-1 cannot be reached"):
-            end.site.begin(1)
+            end.site.begin_step(1)
 
     def test_what_a_finished_neighbour_sent_last_counts_for_good(self):
         end = Alone()
@@ -261,7 +261,7 @@ class TestNobodyWaits:
     def test_a_site_that_all_have_left_waits(self):
         end = Alone()
         for edge in end.site.edges.values():
-            edge.close(forget=True)
+            edge.stop_exchanging(forget=True)
         waited = []
         wait = end.clock.wait
 
@@ -271,16 +271,16 @@ class TestNobodyWaits:
             return wait(timeout)
 
         end.clock.wait = then_stop
-        assert end.site.begin(0) == STOP and waited
+        assert end.site.begin_step(0) == STOP and waited
 
     def test_a_neighbour_that_is_there_and_never_runs_is_waited_for_once(self):
         end = Alone()
         end.edge.on_restart()
         before = end.clock.time
-        assert end.site.begin(0) == 0
+        assert end.site.begin_step(0) == 0
         assert RULES.deadline <= end.clock.time - before <= RULES.deadline + 2 * RULES.beat
         before = end.clock.time
-        assert end.site.begin(1) == 1 and end.clock.time == before
+        assert end.site.begin_step(1) == 1 and end.clock.time == before
 
 
 class TestNoPeerEndsAnother:
@@ -304,7 +304,7 @@ class TestNoPeerEndsAnother:
         end.deliver(frame)
         assert end.edge.rejected == 1 and end.edge.stream is None
         before = end.clock.time
-        assert end.site.begin(6) == 6 and end.clock.time == before
+        assert end.site.begin_step(6) == 6 and end.clock.time == before
         assert end.takes() == (None, LinkStatus.CONTINUE)
 
     def test_numbers_that_do_not_grow_are_paid_for(self):
@@ -336,34 +336,34 @@ class TestTheStopRule:
         """Steps in which nothing moves, longer than the rule asks for. Those who are `used` send in every step, and
         those who `read` say that they have read what was sent to them."""
         site = end.site
-        for step in range(site.next, site.next + LEAST + 3):
+        for step in range(site.next_step, site.next_step + FEWEST_STEPS + 3):
             site.post(step, [np.zeros((2, 3)), np.zeros((2, 3))])
             end.acknowledges(read)
-            if site.begin(step) == STOP:
+            if site.begin_step(step) == STOP:
                 return STOP
             for place in range(2):
                 for other in used:
-                    site.edges[other].receive(numbered(step, 0.0, place), site.known, end.clock.time)
+                    site.edges[other].receive(numbered(step, 0.0, place), site.expected_layouts, end.clock.time)
                 end.takes(place)
-            site.note(1e-9, [np.zeros(2), np.zeros(2)])
+            site.note_change(1e-9, [np.zeros(2), np.zeros(2)])
             end.clock.time += 1.0
-        return site.begin(site.next)
+        return site.begin_step(site.next_step)
 
     def test_ends_when_all_say_that_they_are_at_rest(self):
         end = Alone()
         end.says_done(1, 5)
         assert self.at_rest(end) != STOP and end.site.done
         end.says_done(2, 5)
-        assert end.site.begin(9) == STOP and "stop rule" in end.site.ended
+        assert end.site.begin_step(9) == STOP and "stop rule" in end.site.end_reason
 
     def test_others_alone_do_not_end_it(self):
         end = Alone()
         end.says_done(1, 5)
         end.says_done(2, 5)
         for step in range(10):
-            end.site.note(1.0, [np.zeros(2), np.zeros(2)])
+            end.site.note_change(1.0, [np.zeros(2), np.zeros(2)])
             end.clock.time += 1.0
-            assert end.site.begin(step) == step
+            assert end.site.begin_step(step) == step
 
     def test_who_takes_it_back_is_heard(self):
         end = Alone()
@@ -388,12 +388,12 @@ class TestTheStopRule:
     def test_the_message_that_was_under_way_when_it_read_that_is_no_answer(self):
         end = Alone()
         edge = end.site.edges[1]
-        edge.ask(7)
+        edge.ask_for_answer(7)
         edge.post(0, 7, np.zeros(3), 0.0)
-        edge.receive(numbered(3), end.site.known, 0.0)
+        edge.receive(numbered(3), end.site.expected_layouts, 0.0)
         edge.on_receipt(Receipt(Position(7, 0)), 0.0)
         for number, answers in ((4, False), (5, True)):
-            edge.receive(numbered(number), end.site.known, 0.0)
+            edge.receive(numbered(number), end.site.expected_layouts, 0.0)
             assert not edge.has_answered  # before it is used
             edge.collect(0)
             assert edge.has_answered == answers
@@ -419,20 +419,20 @@ class TestTheStopRule:
     @pytest.mark.parametrize("change", [2e-6, np.nan, np.inf])
     def test_any_move_begins_it_anew(self, change):
         for own, link in ((change, 0.0), (0.0, change)):
-            rest = Rest(StopRule(1e-6, 2.0))
+            rest = RestDetector(StopRule(1e-6, 2.0))
             for now in range(10):
-                rest.note(now, 0.0, {1: 0.0})
-            assert rest.holds({1})
-            rest.note(10.0, own, {1: link})
-            assert not rest.holds({1})
+                rest.record_step(now, 0.0, {1: 0.0})
+            assert rest.is_at_rest({1})
+            rest.record_step(10.0, own, {1: link})
+            assert not rest.is_at_rest({1})
 
     def test_a_pause_is_no_rest_until_a_step_has_shown_it(self):
-        rest = Rest(StopRule(1e-6, 2.0))
+        rest = RestDetector(StopRule(1e-6, 2.0))
         for now in (0.0, 0.1, 0.2):
-            rest.note(now, 0.0, {1: 0.0})
-        assert rest.seconds(9.0) == 9.0 and not rest.holds({1})
-        rest.note(9.0, 0.0, {1: 0.0})
-        assert rest.holds({1}) and not rest.holds({1, 2})  # it has used no message of site 2
+            rest.record_step(now, 0.0, {1: 0.0})
+        assert rest.seconds(9.0) == 9.0 and not rest.is_at_rest({1})
+        rest.record_step(9.0, 0.0, {1: 0.0})
+        assert rest.is_at_rest({1}) and not rest.is_at_rest({1, 2})  # it has used no message of site 2
 
     def test_averages_rest_where_batches_never_let_a_step(self):
         """Noise of 0.1 around a point: no step is within 0.02 of the one before, and averages of 400 steps are; while
@@ -440,14 +440,14 @@ class TestTheStopRule:
         rule, rng = StopRule(0.02, 2.0, average=400), np.random.default_rng(0)
         for drift, rests in ((0.0, True), (0.001, False)):
             end = Alone()
-            end.site.rest, end.site._averages = Rest(rule), Averages(rule.average)
+            end.site.rest, end.site._averages = RestDetector(rule), Averages(rule.average)
             for step in range(4000):
                 end.clock.time += 0.01
                 end.site._used[0][:] = step % 7 == 0
                 noise = 0.1 * rng.normal(size=(3, 2, 3))
                 end.site.note_held([noise[0, 0] + drift * step], [noise[1], noise[2]])
             assert (end.site.rest.seconds(end.clock.time) > rule.seconds) == rests
-            assert end.site.rest.holds({1, 2}) == rests
+            assert end.site.rest.is_at_rest({1, 2}) == rests
 
     def test_batches_need_averages(self):
         with pytest.raises(ValueError, match=r"never rest: add average = 1000"):
@@ -476,7 +476,7 @@ class TestTheEnd:
     def test_a_neighbour_that_comes_back_in_time_is_told(self):
         end = Alone()
         end.site.post(99, [np.ones((2, 3)), np.ones((2, 3))])
-        end.site.next = 100
+        end.site.next_step = 100
         end.site.disconnected(end.site.edges[1], end.line)
         waits = end.clock.wait
 
@@ -510,7 +510,7 @@ class TestTheEnd:
 
     def test_who_starts_again_with_no_step_left_says_that_it_is_done(self):
         end = Alone()
-        end.site.agree([100])
+        end.site.agree_on_start([100])
         end.site.goodbye(finished=True)
         assert [(one.step, one.done) for one in self.said(end)[0]] == [(100, True)]
 
@@ -522,11 +522,11 @@ def test_status_has_steps_and_staleness(tmp_path):
     assert end.takes()[0] == 8
     end.takes()
     end.takes()
-    found = status(end.site)["neighbours"]["site-1"]
+    found = status_facts(end.site)["neighbours"]["site-1"]
     assert found["their_step"] == 8 and found["message_seconds_ago"] == 0.5 and found["message_steps_behind"] == 0
     assert (found["messages_used"], found["messages_replaced"], found["steps_since_message"]) == (1, 1, 2)
-    assert status(end.site)["rest_seconds"] == 0.0
-    note(tmp_path / "status.json", status(end.site))
+    assert status_facts(end.site)["rest_seconds"] == 0.0
+    write_status(tmp_path / "status.json", status_facts(end.site))
     console = Console(file=io.StringIO(), width=200)
     show([tmp_path], console)
     said = "site-1 talking (step 8, 0 steps old, 0.5 s old, used 2 steps ago), site-2 talking"

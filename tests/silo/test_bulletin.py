@@ -60,14 +60,14 @@ class Quiet(End):
 
     def own(self):
         self.bulletin.send_reports(last=True)
-        return next(one for one in self.bulletin.known if one.site == self.site.number)
+        return next(one for one in self.bulletin.reports if one.site == self.site.number)
 
 
 class TestReports:
     def test_are_passed_on_and_shown_with_their_signatures(self, folders, monkeypatch):
         """At the end of a line of three, by gRPC: in the folder, at the port, and as a page."""
         monkeypatch.setattr(_bulletin, "EVERY", 0.1)
-        monkeypatch.setattr(_connections, "STATUS", 0.1)
+        monkeypatch.setattr(_connections, "STATUS_SECONDS", 0.1)
         port = free_ports(1)[0]
         status = folders.home("site-0") / "status.json"
         sites = [Talking(folders, 0, status=status, metrics_port=port), Talking(folders, 1), Talking(folders, 2)]
@@ -98,7 +98,7 @@ class TestReports:
         first, second = two.own(), two.own()
         one.bulletin.hear(edge, Reports((second,)))
         one.bulletin.hear(edge, Reports((first,)))
-        assert one.bulletin.known[-1] == second
+        assert one.bulletin.reports[-1] == second
         for changed in (
             {"step": 7},
             {"serial": 9, "state": 1},
@@ -107,7 +107,7 @@ class TestReports:
         ):
             with pytest.raises(Rejected, match="has not signed"):
                 one.bulletin.hear(edge, Reports((second._replace(**{"serial": 9} | changed),)))
-        assert one.bulletin.known[-1] == second
+        assert one.bulletin.reports[-1] == second
 
     @pytest.mark.parametrize(
         "changed",
@@ -115,8 +115,8 @@ class TestReports:
             {"site": 3},
             {"state": len(STATES)},
             {"step": 2**31},
-            {"waits": (3,)},
-            {"waits": (0,) * 9},
+            {"awaited_sites": (3,)},
+            {"awaited_sites": (0,) * 9},
             {"strained": (Strained(0, 3, 1.0),)},
             {"strained": (Strained(0, 0, float("nan")),)},
             {"rate": float("inf")},
@@ -170,7 +170,7 @@ class TestWatch:
         home, report = self.saved(folders)
         content = json.loads((home / FILE).read_text())
         two = Quiet(folders, 2)
-        two.bulletin._reports.known = {1: report._replace(step=99)}
+        two.bulletin._reports.by_site = {1: report._replace(step=99)}
         two.bulletin.save(home)
         with pytest.raises(ValueError, match="a report that site-1 has not signed: get it again"):
             look([home], None)
@@ -209,8 +209,8 @@ class TestOrders:
                 one.close()
         assert all(walk.error is None or isinstance(walk.error, Stopped) for walk in walks)
         for one in sites:
-            assert "the authority stopped the federation on" in one.site.ordered
-            assert "(order 1): an audit" in one.site.ordered
+            assert "the authority stopped the federation on" in one.site.stop_order
+            assert "(order 1): an audit" in one.site.stop_order
             trust = Credentials.load(one.home, one.name).trust
             assert trust.order.stop and trust.order.number == 1
         problem, engine = random_quadratic(3).single(), db.Silo(folders.home("site-0"), "site-0")
@@ -221,13 +221,13 @@ class TestOrders:
         run = SiteRun.__new__(SiteRun)
         run.site = End(LINE, 0, 1).site
         run.site.order_to_stop("an audit")
-        assert run.end_reason == "an audit" and run.site.stopping and run.site.begin(0) == STOP
+        assert run.end_reason == "an audit" and run.site.stopping and run.site.begin_step(0) == STOP
 
     def test_who_stops_gives_up_a_step_whose_message_does_not_come(self):
         """As one that is told to stop, and not as one that has lost its neighbours."""
-        end = End(ring(3, steps=100, fault_tolerance=RULES), 0, 1, lossy=False)
-        end.site.agree = lambda saved: 0
-        end.site.ordered, end.site.stopping, end.site._at = "stop", True, Position(5, -1)
+        end = End(ring(3, steps=100, fault_tolerance=RULES), 0, 1, tolerates_loss=False)
+        end.site.agree_on_start = lambda saved: 0
+        end.site.stop_order, end.site.stopping, end.site._position = "stop", True, Position(5, -1)
         out = np.empty((2, 3)), np.empty(2, bool), np.empty(2, np.int32)
         with pytest.raises(Stopped, match="all are told to stop"):
             end.site.exchange((1, 2), np.zeros(3), None, out)

@@ -22,7 +22,6 @@ from decibel.silo.trust._authority import Authority, current_list, publish
 from decibel.silo.trust._certificates import (
     builder,
     certificate_fingerprint,
-    check,
     der,
     distinguished,
     load_certificate,
@@ -30,6 +29,7 @@ from decibel.silo.trust._certificates import (
     pem,
     read_revoked,
     read_signed,
+    validated_name,
     write_signed,
 )
 from decibel.silo.trust._credentials import Credentials, Signatures
@@ -71,18 +71,18 @@ class TestCertificates:
         return (authority or self.authority).certify(make_request(self.key, "a", "test"), "a", **options)
 
     def test_the_name_is_in_the_certificate(self):
-        assert check(self.certificate(), self.authority.certificate, NONE) == "a"
+        assert validated_name(self.certificate(), self.authority.certificate, NONE) == "a"
 
     def test_raises(self):
         certificate, root = self.certificate(), self.authority.certificate
         with pytest.raises(NotTrusted, match="the certificate is revoked"):
-            check(certificate, root, NONE.next([certificate_fingerprint(certificate)]))
+            validated_name(certificate, root, NONE.next([certificate_fingerprint(certificate)]))
         with pytest.raises(NotTrusted, match="certificate has expired"):
-            check(certificate, root, NONE, datetime.now(UTC) + timedelta(days=400))
+            validated_name(certificate, root, NONE, datetime.now(UTC) + timedelta(days=400))
         with pytest.raises(NotTrusted, match="list of revoked keys has expired"):
-            check(certificate, root, NONE, datetime.now(UTC) + timedelta(days=91))
+            validated_name(certificate, root, NONE, datetime.now(UTC) + timedelta(days=91))
         with pytest.raises(NotTrusted, match="another authority"):
-            check(self.certificate(Authority.make("test")), root, NONE)
+            validated_name(self.certificate(Authority.make("test")), root, NONE)
         with pytest.raises(NotTrusted, match="the request is for 'mallory', not for 'a'"):
             self.authority.certify(make_request(self.key, "mallory", "test"), "a")
 
@@ -91,7 +91,7 @@ class TestCertificates:
         revoked = NONE.next([certificate_fingerprint(first)])
         assert first.serial_number != second.serial_number
         with pytest.raises(NotTrusted, match="revoked"):
-            check(second, self.authority.certificate, revoked)
+            validated_name(second, self.authority.certificate, revoked)
         with pytest.raises(NotTrusted, match=r"key of 'a' is revoked.*--new-key"):
             self.certificate(revoked=revoked)
 
@@ -104,7 +104,7 @@ class TestCertificates:
         made = builder(subject, self.authority.certificate.subject, key.public_key(), timedelta(days=1))
         slipped_through = made.sign(self.authority.key, hashes.SHA256())
         with pytest.raises(NotTrusted, match="certificate has a key that is not P-256"):
-            check(slipped_through, self.authority.certificate, NONE)
+            validated_name(slipped_through, self.authority.certificate, NONE)
 
     @pytest.mark.parametrize("names", [[], ["a", "b"]])
     def test_a_certificate_names_one_site(self, names):
@@ -114,7 +114,7 @@ class TestCertificates:
         if names:
             made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), False)
         with pytest.raises(NotTrusted, match="does not name one site"):
-            check(made.sign(self.authority.key, hashes.SHA256()), self.authority.certificate, NONE)
+            validated_name(made.sign(self.authority.key, hashes.SHA256()), self.authority.certificate, NONE)
 
 
 class TestSignedTexts:
@@ -189,14 +189,14 @@ class TestRevocation:
     def test_a_newer_list_counts_at_once_and_is_kept(self, tmp_path):
         folders, home, other = self.setup(tmp_path)
         own, old = Credentials.load(home, "site-0"), (home / "revoked.json").read_text()
-        assert own.check(other) == "site-1"
+        assert own.validated_name(other) == "site-1"
         folders.revoke(home, other)
         with pytest.raises(NotTrusted, match="revoked"):
-            own.check(other)
+            own.validated_name(other)
         atomic_write(home / "revoked.json", old)
         for site in (own, Credentials.load(home, "site-0")):
             with pytest.raises(NotTrusted, match="revoked"):
-                site.check(other)
+                site.validated_name(other)
             assert "is list 1, and this site has list 2, which it keeps" in site.refresh()[0]
 
     @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe", b"[" * 100_000])
@@ -206,7 +206,7 @@ class TestRevocation:
         own = Credentials.load(home, "site-0")
         (home / "revoked.json").unlink() if content is None else atomic_write(home / "revoked.json", content)
         with pytest.raises(NotTrusted, match="the certificate is revoked"):
-            own.check(other)
+            own.validated_name(other)
         assert ("is missing" if content is None else "not signed") in own.refresh()[0]
         with pytest.raises(ValueError, match="is missing" if content is None else "not signed"):
             Credentials.load(home, "site-0")
@@ -222,7 +222,7 @@ class TestRevocation:
         with monkeypatch.context() as patch:
             patch.setattr(trust, "atomic_write", full)
             with pytest.raises(NotTrusted, match="revoked"):
-                own.check(other)
+                own.validated_name(other)
             assert "trust.json cannot be written (No space left on device)" in own.refresh()[0]
         assert own.refresh() == []  # and it is written as soon as there is room
         assert json.loads((home / "trust.json").read_text())["revoked"] == (home / "revoked.json").read_text()
@@ -244,7 +244,7 @@ class TestRevocation:
         folders.revoked = old
         folders.revoke(home, days=-1)
         with pytest.raises(NotTrusted, match=r"list of revoked keys has expired.*decibel silo revoke"):
-            own.check(other)
+            own.validated_name(other)
         with pytest.raises(ValueError, match="list of revoked keys has expired"):
             Credentials.load(home, "site-0")
 
@@ -262,15 +262,15 @@ class TestClock:
 
     def test_in_a_later_process(self, tmp_path, monkeypatch):
         home, other = self.setup(tmp_path, monkeypatch)
-        assert Credentials.load(home, "site-0").check(other) == "site-1"
+        assert Credentials.load(home, "site-0").validated_name(other) == "site-1"
         self.shift = timedelta(hours=13)
         own = Credentials.load(home, "site-0")
         with pytest.raises(NotTrusted, match="expired"):
-            own.check(other)
+            own.validated_name(other)
         self.shift = timedelta()
         for site in (own, Credentials.load(home, "site-0")):
             with pytest.raises(NotTrusted, match="expired"):
-                site.check(other)
+                site.validated_name(other)
             said = re.search(r"clock of this machine says (.*) UTC, and this site has seen (.*) UTC", site.refresh()[0])
             clock, seen = (datetime.fromisoformat(one) for one in said.groups())
             assert abs(seen - clock - timedelta(hours=13)) < timedelta(minutes=1)
@@ -279,16 +279,16 @@ class TestClock:
         home, other = self.setup(tmp_path, monkeypatch)
         own = Credentials.load(home, "site-0")
         self.shift, ticks = -timedelta(days=1), trust.time.monotonic()
-        assert own.check(other) == "site-1"
+        assert own.validated_name(other) == "site-1"
         monkeypatch.setattr(trust.time, "monotonic", lambda: ticks + 13 * 3600)
         with pytest.raises(NotTrusted, match="expired"):
-            own.check(other)
+            own.validated_name(other)
 
     def test_a_little_is_nothing_to_speak_of(self, tmp_path, monkeypatch):
         home, other = self.setup(tmp_path, monkeypatch)
         own = Credentials.load(home, "site-0")
         self.shift = -timedelta(minutes=4)
-        assert own.check(other) == "site-1" and own.refresh() == []
+        assert own.validated_name(other) == "site-1" and own.refresh() == []
 
     @pytest.mark.parametrize("days", [400, -400])
     def test_a_start_that_is_refused_leaves_no_trace(self, tmp_path, monkeypatch, days):
@@ -302,7 +302,7 @@ class TestClock:
         assert str(datetime.now(UTC).year) in str(why.value)
         assert (home / "trust.json").read_bytes() == before
         self.shift = timedelta()
-        assert Credentials.load(home, "site-0").check(other) == "site-1"
+        assert Credentials.load(home, "site-0").validated_name(other) == "site-1"
 
     def test_a_clock_that_was_ahead_is_forgotten_when_a_site_joins_again(self, tmp_path, monkeypatch):
         home, other = self.setup(tmp_path, monkeypatch)
@@ -310,9 +310,9 @@ class TestClock:
         Credentials.load(home, "site-0")
         self.shift = timedelta()
         with pytest.raises(NotTrusted, match="expired"):
-            Credentials.load(home, "site-0").check(other)
+            Credentials.load(home, "site-0").validated_name(other)
         own = Trust.begin(home, home, load_certificate(home / "authority.pem"), "test", None)
-        assert own.clock_trouble() is None and Credentials.load(home, "site-0").check(other) == "site-1"
+        assert own.clock_trouble() is None and Credentials.load(home, "site-0").validated_name(other) == "site-1"
 
     def test_a_time_that_cannot_be_read(self, tmp_path, monkeypatch):
         home, _ = self.setup(tmp_path, monkeypatch)

@@ -61,11 +61,11 @@ def test_from_init_to_revoke(silo):
         assert f"identifies the holder of that key as {name} until" in said
         assert shown.splitlines()[-1] in said  # the same fingerprint
     a, b = Credentials.load("silo/a", "a"), Credentials.load("silo/b", "b")
-    assert a.check(b.certificate) == "b"
+    assert a.validated_name(b.certificate) == "b"
     assert "list 2, with 1 revoked keys" in silo("revoke", "silo/b/certificate.pem")
     deliver("a")
     with pytest.raises(NotTrusted, match="revoked"):
-        a.check(b.certificate)
+        a.validated_name(b.certificate)
     assert "never ran" in silo("status")
     assert "names no method" in silo("run", "a", "--problem", "m:f", code=1)
     shown = silo("ledger")
@@ -98,7 +98,7 @@ def test_a_stolen_key_is_not_certified_again(silo):
     assert "is revoked: make another with --new-key" in silo("join", "a", code=1)
     silo("join", "a", "--new-key")
     sign(silo, "a")
-    assert Credentials.load("silo/a", "a").check(load_certificate(Path("silo/a/certificate.pem"))) == "a"
+    assert Credentials.load("silo/a", "a").validated_name(load_certificate(Path("silo/a/certificate.pem"))) == "a"
     assert "site 'c' is not in federation" in silo("revoke", "--site", "c", code=1)
     assert "list 3, with 1 revoked keys" in silo("revoke")
 
@@ -359,11 +359,11 @@ def test_from_amend_to_a_site_that_takes_it(silo):
     a = Credentials.load("silo/a", "a")
     assert a.federation.edition == 2 and a.federation.names == ("a", "c")
     with pytest.raises(NotTrusted, match="revoked"):
-        a.check(leaver)
+        a.validated_name(leaver)
     assert "not in federation" in silo("join", "b", code=1)
     silo("join", "c")
     sign(silo, "c")
-    assert a.check(Credentials.load("silo/c", "c").certificate) == "c"
+    assert a.validated_name(Credentials.load("silo/c", "c").certificate) == "c"
     newest = Path("silo/public/federation.json").read_bytes()
     for stale in ("silo/public/federation.json", "silo/a/federation.json"):
         atomic_write(Path(stale), first)

@@ -14,10 +14,10 @@ from decibel.network._codecs import ConcatCodec
 from decibel.network._links import LinkStatus
 from decibel.silo._errors import Rejected
 from decibel.silo._federation import FaultTolerance
-from decibel.silo.protocol._edge import WINDOW, Edge
+from decibel.silo.protocol._edge import INBOX_MESSAGES, Edge
 from decibel.silo.protocol._frame_limits import NOWHERE
 from decibel.silo.protocol._frames import Data, Join, Position, Skip, parse, write
-from decibel.silo.protocol._payload_layout import in_code
+from decibel.silo.protocol._payload_layout import layout_of
 
 CODES = [
     db.privacy.top_k("ed", 0.4),
@@ -29,8 +29,8 @@ KNOWN = {(np.dtype("f8"), (3,)): {None}}
 
 def opened(mine=(True, 5), theirs=(True, 5)):
     edge = Edge(1, "other", True, FaultTolerance())
-    (edge.holds, step), (holds, there) = mine, theirs
-    edge.open_link(edge.view(step), Join(0, 1, False, holds, there, NOWHERE, True))
+    (edge.holds_flow, step), (holds, there) = mine, theirs
+    edge.open_link(edge.join_frame(step), Join(0, 1, False, holds, there, NOWHERE, True))
     return edge
 
 
@@ -75,7 +75,7 @@ class TestEdge:
     def test_what_is_not_finite_raises_in_code_too(self, made, bad):
         """Two levels in one message; only what is a float is looked at."""
         parts = ConcatCodec(made.flow_form.code, [5, 9], np.float64, [(0,), (1,)])
-        layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
+        layout, keys = layout_of(parts), (jax.random.key(0), jax.random.key(1))
         encode = jax.jit(lambda values: parts.encode(values, *keys))
         good = np.asarray(encode(np.arange(14.0) - 3))
         known = {(good.dtype, good.shape): {layout}}
@@ -102,12 +102,12 @@ class TestEdge:
                 return floats
 
         with pytest.raises(ValueError, match=f"Wrong.float_bytes gives {floats} for a message of 16 bytes"):
-            in_code(ConcatCodec(Wrong(), [8], np.dtype(np.float64), [(0,)]))
+            layout_of(ConcatCodec(Wrong(), [8], np.dtype(np.float64), [(0,)]))
 
     def test_no_more_waits_than_can_be_ahead(self):
         edge = opened()
         with pytest.raises(Rejected, match="ahead"):
-            for exchange in range(WINDOW + 1):
+            for exchange in range(INBOX_MESSAGES + 1):
                 edge.receive(message(5, exchange), KNOWN, 0.0)
 
     def test_a_jump_is_announced_and_then_not_awaited(self):
@@ -131,8 +131,8 @@ class TestEdge:
             (LinkStatus.GIVE_FLOW, LinkStatus.TAKE_FLOW),
             (LinkStatus.TAKE_FLOW, LinkStatus.GIVE_FLOW),
         }
-        assert (here.tie, there.tie) in pairs
-        assert (here.tie == LinkStatus.TAKE_FLOW) == (theirs and not mine)
+        assert (here.status_at_first_exchange, there.status_at_first_exchange) in pairs
+        assert (here.status_at_first_exchange == LinkStatus.TAKE_FLOW) == (theirs and not mine)
 
     def test_ties_last_one_step(self):
         edge = opened((False, 5), (True, 5))
@@ -158,19 +158,19 @@ class TestEdge:
         assert [type(parse(frame)) for frame in stream.sent] == [Skip, Data]
         for frame in map(parse, stream.sent):
             there.on_skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
-        assert there.got == Position(7, 0)
+        assert there.last_received == Position(7, 0)
 
     def test_nothing_overtakes_what_is_sent_again(self):
         """On a new stream nothing is said in turn before both ends know what arrived; jumps are said again, too."""
         edge, stream = opened(), Line()
         edge.send_data(Position(5, 0), b"lost")
-        edge.hang_up()
+        edge.drop_stream()
         edge.stream = stream
         edge.send_skip(9)
         edge.send_data(Position(9, 0), b"new")
         assert not stream.sent
-        view = edge.view(10)
-        edge.open_link(view, view._replace(got=NOWHERE))
+        view = edge.join_frame(10)
+        edge.open_link(view, view._replace(last_received=NOWHERE))
         assert stream.sent == [write(Skip(5)), b"lost", write(Skip(9)), b"new"]
         other = opened()
         other.on_skip(9)
@@ -186,31 +186,31 @@ class TestEdge:
         edge.send_data(Position(9, 0), write(message(9, 0)))
         for frame in map(parse, stream.sent[:2]):
             there.on_skip(frame.step)
-        edge.hang_up()
+        edge.drop_stream()
         edge.stream = stream = Line()
-        edge.open_link(edge.view(10), edge.view(10)._replace(got=there.got))
+        edge.open_link(edge.join_frame(10), edge.join_frame(10)._replace(last_received=there.last_received))
         for frame in map(parse, stream.sent):
             there.on_skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
-        assert there.got == Position(9, 0)
+        assert there.last_received == Position(9, 0)
 
     def test_an_answer_that_was_lost_is_given_again(self):
         """The end that dials asks the same again; the message that was sent for it in between still counts."""
         here, stream = Edge(1, "other", dials=False, rules=FaultTolerance()), Line()
-        here.holds, here.stream = True, stream
+        here.holds_flow, here.stream = True, stream
         question = Join(0, 77, False, True, 5, NOWHERE)
-        here.on_join(question, here.view(5, 77, answer=True), 0.0)
+        here.on_join(question, here.join_frame(5, 77, answer=True), 0.0)
         here.send_data(Position(5, 0), b"message")
         first = list(stream.sent)
-        here.hang_up()
+        here.drop_stream()
         here.stream = stream = Line()
-        here.on_join(question, here.view(6, 77, answer=True), 0.0)
+        here.on_join(question, here.join_frame(6, 77, answer=True), 0.0)
         assert first[0] == stream.sent[0] and stream.sent[-1] == b"message" and here.takes_part(5)
 
     def test_an_answer_in_another_epoch_than_the_one_in_use_is_rejected(self):
         edge = opened()
         with pytest.raises(Rejected, match="JOINED in epoch 2"):
             edge.on_joined(Join(2, 3, True, True, 5, NOWHERE, answer=True), 6, 0.0)
-        assert edge.open and edge.epoch == 1
+        assert edge.is_open and edge.epoch == 1
 
     def test_who_went_on_while_it_waited_for_the_answer_says_so(self):
         edge, stream = Edge(1, "other", dials=True, rules=FaultTolerance()), Line()
@@ -223,8 +223,8 @@ class TestEdge:
         for exchange in range(3):
             edge.send_data(Position(5, exchange), b"%d" % exchange)
         edge.stream = Line()
-        view = edge.view(6)
-        edge.open_link(view, view._replace(got=Position(5, 0)))
+        view = edge.join_frame(6)
+        edge.open_link(view, view._replace(last_received=Position(5, 0)))
         assert edge.stream.sent == [b"1", b"2"]
 
     def test_where_more_is_missing_than_is_kept_the_other_end_is_told(self):
@@ -235,21 +235,21 @@ class TestEdge:
             here.send_data(Position(step, 1), write(message(step, 1)))
         here.stream = Line()
         there.receive(message(5, 0), KNOWN, 0.0)
-        here.resend(there.got)
+        here.resend(there.last_received)
         for frame in map(parse, here.stream.sent):
             there.on_skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0, Position(50, 0))
-        assert there.got == Position(39, 1) and len(here.stream.sent) == WINDOW + 1
+        assert there.last_received == Position(39, 1) and len(here.stream.sent) == INBOX_MESSAGES + 1
 
     def test_messages_for_steps_that_are_over_take_no_room(self):
         edge = opened()
         for step in range(5, 60):
             edge.receive(message(step, 0), KNOWN, 0.0, Position(100, 0))
-        assert not edge.inbox and edge.theirs == Position(59, 0)
+        assert not edge.inbox and edge.their_position == Position(59, 0)
 
     def test_a_closed_edge_is_apart_unless_its_flow_is_held(self):
         for forget, tie in ((True, LinkStatus.DROP_FLOW), (False, LinkStatus.CONTINUE)):
             edge = opened()
-            edge.close(forget=forget)
+            edge.stop_exchanging(forget=forget)
             assert not edge.awaited(Position(5, 0)) and edge.take(Position(5, 0)) == (None, tie)
 
 

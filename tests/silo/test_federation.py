@@ -10,7 +10,7 @@ import pytest
 from silo_sites import Folders, ring
 
 from decibel.core._files import atomic_write
-from decibel.silo._federation import Federation, SiteAddress, StopRule
+from decibel.silo._federation import Federation, Member, StopRule
 from decibel.silo.commands._rehearse import on_loopback
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._credentials import Credentials
@@ -106,4 +106,4 @@ def test_papers_that_do_not_fit_raise(tmp_path):
 
 
 def test_places():
-    assert SiteAddress("a").listens is None and SiteAddress("a", "h:1", "0.0.0.0:2").listens == "0.0.0.0:2"
+    assert Member("a").listens is None and Member("a", "h:1", "0.0.0.0:2").listens == "0.0.0.0:2"

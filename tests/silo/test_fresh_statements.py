@@ -63,17 +63,17 @@ class TestWords:
         end = five_sites()
         rendezvous = end.site._rendezvous
         end.deliver(Stand(tuple(signed(end, site, 90, fresh=False) for site in (1, 2, 3, 4))))
-        assert len(rendezvous.known) == 5 and rendezvous.confirmed == 0 and len(rendezvous.absent) == 4
-        assert not rendezvous.start_known
+        assert len(rendezvous.by_site) == 5 and rendezvous.confirmed_step == 0 and len(rendezvous.absent) == 4
+        assert not rendezvous.is_start_known
         end.deliver(Stand(tuple(signed(end, site, 90 + site) for site in (1, 2, 3, 4))))
-        assert rendezvous.confirmed == 92 and not rendezvous.absent
+        assert rendezvous.confirmed_step == 92 and not rendezvous.absent
 
     def test_to_another_site_do_not_count(self):
         """It has heard of another start of this site, or of all sites but this one."""
         end = five_sites()
         for heard in (b"n" * 40, bytes(8) + b"n" * 32):
             end.deliver(Stand(tuple(signed(end, site, 90, heard=heard) for site in (1, 2, 3, 4))))
-            assert end.site._rendezvous.confirmed == 0
+            assert end.site._rendezvous.confirmed_step == 0
             assert not end.site._rendezvous.others_done
 
     def test_of_earlier_in_this_run_do_not_count(self):
@@ -81,26 +81,26 @@ class TestWords:
         end = five_sites(faulty=0)
         before = signed(end, 1, 80)
         end.deliver(Stand((before,)), Stand((signed(end, 1, 20, incarnation=2),)), Stand((before,)))
-        assert end.site._rendezvous.confirmed == 20
+        assert end.site._rendezvous.confirmed_step == 20
 
     @pytest.mark.parametrize("faulty", [0, 1, 2, 3, None])
     def test_of_more_than_may_be_faulty_are_needed(self, faulty):
         end = five_sites(faulty=faulty)
-        needed = end.site.federation.witnesses
+        needed = end.site.federation.confirmations_needed
         assert needed == (3 if faulty is None else faulty + 1)
         for count in range(1, 5):
             end.deliver(Stand((signed(end, count, 40),)))
-            assert end.site._rendezvous.confirmed == (40 if count >= needed else 0)
-            assert end.site._rendezvous.start_known == (count >= needed)  # it returns to those who run
+            assert end.site._rendezvous.confirmed_step == (40 if count >= needed else 0)
+            assert end.site._rendezvous.is_start_known == (count >= needed)  # it returns to those who run
 
     def test_of_all_others_are_enough_where_most_have_started_again(self):
         """One of three runs and waits; two have been started again, and each has only one that runs."""
         end = End(ring(3, fault_tolerance=RULES, steps=100), 0, 1)
         end.connect()
         end.deliver(Stand((signed(end, 1, 40),)))
-        assert not end.site._rendezvous.start_known
+        assert not end.site._rendezvous.is_start_known
         end.deliver(Stand((signed(end, 2, 0, running=False),)))
-        assert end.site._rendezvous.start_known and not end.site._rendezvous.counted
+        assert end.site._rendezvous.is_start_known and not end.site._rendezvous.start_statements
 
     def test_settle_a_start_only_if_all_have_heard_of_all(self):
         end = End(ring(3, fault_tolerance=RULES, steps=100), 0, 1)
@@ -108,9 +108,9 @@ class TestWords:
         both = at_the_start(end, {1: (10,), 2: (10,)})
         before = signed(end, 2, saved=(10,), running=False)  # it has heard of this site, and not of site 1
         end.deliver(Stand((both[0], before)))
-        assert not end.site._rendezvous.start_known and not end.site._rendezvous.absent
+        assert not end.site._rendezvous.is_start_known and not end.site._rendezvous.absent
         end.deliver(Stand((signed(end, 2, saved=(10,), running=False, heard=both[0].heard),)))
-        assert end.site._rendezvous.start_known
+        assert end.site._rendezvous.is_start_known
 
     def test_a_basis_with_another_start_of_this_site_is_none(self):
         federation = ring(3, fault_tolerance=RULES, steps=100)
@@ -118,10 +118,12 @@ class TestWords:
         before.site._rendezvous._nonce = 5
         before.site._rendezvous.sign_own(1)
         others = at_the_start(before, {1: (), 2: ()})
-        old = before.site._rendezvous.known[0]._replace(heard=others[0].heard)
+        old = before.site._rendezvous.by_site[0]._replace(heard=others[0].heard)
         end.connect()
         end.deliver(Roll(False, (old, *others)))
-        assert not end.edge.basis and not end.site._rendezvous.start_known and end.edge.rejected == 0
+        assert (
+            not end.edge.their_start_statements and not end.site._rendezvous.is_start_known and end.edge.rejected == 0
+        )
 
 
 def test_a_member_that_changes_its_certificate_does_not_part_others():
@@ -134,7 +136,7 @@ def test_a_member_that_changes_its_certificate_does_not_part_others():
     end.site.receive(other, Stand((first._replace(certificate=b"another"),)), line)
     second = signed(end, 2, 11)
     end.deliver(Stand((second._replace(certificate=b""),)))
-    assert end.edge.rejected == 0 and end.site._rendezvous.known[2].step == 11
+    assert end.edge.rejected == 0 and end.site._rendezvous.by_site[2].step == 11
 
 
 class TestFaulty:
@@ -156,9 +158,9 @@ class TestFaulty:
     def test_skips_are_limited_by_it(self):
         end = five_sites(faulty=1)
         end.deliver(Stand(tuple(signed(end, site, step) for site, step in ((1, 99), (2, 50), (3, 40)))))
-        end.site.running, end.site.next = True, 10
+        end.site.running, end.site.next_step = True, 10
         for edge in end.site.edges.values():
-            edge.open = True
+            edge.is_open = True
         end.deliver(Skip(99))
         end.site._catch_up()
-        assert end.site.next == 50
+        assert end.site.next_step == 50

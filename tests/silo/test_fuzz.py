@@ -16,7 +16,7 @@ from silo_sites import ring
 from decibel.silo._errors import Rejected
 from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol import _frames as frames
-from decibel.silo.protocol._edge import WINDOW
+from decibel.silo.protocol._edge import INBOX_MESSAGES
 from decibel.silo.protocol._frames import (
     Beat,
     Bye,
@@ -55,7 +55,7 @@ class Chance(random.Random):
         numbers = (self.number(64), self.number(64), self.number(32), self.number(32))
         one = Statement(site, *numbers, saved, self.random() < 0.5, self.random() < 0.5, heard)
         if self.random() < 0.5:
-            text = FEDERATION.hash + b"p" * 32 + one.text()
+            text = FEDERATION.hash + b"p" * 32 + one.signed_bytes()
             signature, certificate = Signer(self.own).sign("statement", text)
             return one._replace(signature=signature, certificate=certificate)
         return one._replace(signature=self.randbytes(self.randrange(40)), certificate=self.randbytes(self.randrange(9)))
@@ -110,7 +110,7 @@ def session(seed):
     chance, kind = Chance(seed), seed % 2
     end = End(FEDERATION, *((1, 0) if kind else (0, 1)))
     chance.own = f"site-{end.edge.number}"
-    end.site.running, end.site.next = True, 10
+    end.site.running, end.site.next_step = True, 10
     end.site._rendezvous.start = 10
     end.connect()
     for _ in range(chance.randrange(5, 40)):
@@ -123,11 +123,11 @@ def session(seed):
                 end.clock.time += chance.random()
                 end.site.on_heartbeat()
             case 4:
-                end.site._join()
-            case 5 if end.edge.open:
-                end.site._at = Position(end.site.next, 0)
-                end.site._wait_for([end.edge], end.site._at)
-                end.edge.take(end.site._at)
+                end.site._send_due_joins()
+            case 5 if end.edge.is_open:
+                end.site._position = Position(end.site.next_step, 0)
+                end.site._wait_for([end.edge], end.site._position)
+                end.edge.take(end.site._position)
             case 6:
                 end.site._catch_up()
             case _ if end.edge.stream is not None:
@@ -139,9 +139,9 @@ def session(seed):
 
 def check(end):
     site, edge = end.site, end.edge
-    assert site.error is None and site.next == 10  # nobody but the neighbour itself says that anybody is ahead
-    assert len(edge.inbox) <= WINDOW and len(edge.outbox) <= WINDOW
-    known = site._rendezvous.known
+    assert site.error is None and site.next_step == 10  # nobody but the neighbour itself says that anybody is ahead
+    assert len(edge.inbox) <= INBOX_MESSAGES and len(edge.outbox) <= INBOX_MESSAGES
+    known = site._rendezvous.by_site
     assert set(known) <= set(range(SITES)) and known[site.number].incarnation == 7
     others = set(known) - {site.number}
     for other in others:

@@ -26,7 +26,7 @@ def introduce(talking, saved):
 def test_a_clock_that_was_set_back_does_not_silence_a_site(start, monkeypatch):
     """The other site has heard of its start before, and must hear of this one."""
     listener, first = start(0), start(1)
-    known = listener.site._rendezvous.known
+    known = listener.site._rendezvous.by_site
     introduce(first, [])
     wait_until(lambda: 1 in known)
     first.close()

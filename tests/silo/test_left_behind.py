@@ -17,7 +17,7 @@ from silo_talking import Talking, Walk
 import decibel as db
 from decibel.silo._errors import FinishedByFew, SiteLost
 from decibel.silo._federation import FaultTolerance
-from decibel.silo.observe._site_status import closing_line, status
+from decibel.silo.observe._site_status import closing_line, status_facts
 from decibel.silo.protocol._frames import Bye, Model, Stand, Want
 from decibel.silo.protocol._shared_model import agree_on, row_of, with_row
 from decibel.silo.protocol._site import STOP
@@ -32,7 +32,7 @@ def returned(count=3, **options):
     """The end at site 0 of site 1, which comes back at step 10 of 100 when the others have finished."""
     end = End(ring(count, fault_tolerance=RULES, steps=100, **options), 1, 0)
     end.site.expect_model(ROW)
-    end.site.next, end.site._rendezvous.start = 10, 10
+    end.site.next_step, end.site._rendezvous.start = 10, 10
     end.connect()
     return end
 
@@ -77,11 +77,11 @@ class TestTheModel:
         end = returned()
         finished(end, 0, 2)
         asked = answering(end, {0: ROW, 2: ROW * 1.001})
-        assert end.site.begin(10) == STOP
-        assert sorted(asked) == [0, 2] and end.site.taken.step == 100
-        assert np.abs(end.site.taken.row - ROW).max() < 0.01
-        assert "finished without this site, which came to step 10: it has the model of site-" in end.site.ended
-        assert "differs by at most 0.001, of step 100" in end.site.ended
+        assert end.site.begin_step(10) == STOP
+        assert sorted(asked) == [0, 2] and end.site.taken_model.step == 100
+        assert np.abs(end.site.taken_model.row - ROW).max() < 0.01
+        assert "finished without this site, which came to step 10: it has the model of site-" in end.site.end_reason
+        assert "differs by at most 0.001, of step 100" in end.site.end_reason
 
     @pytest.mark.parametrize("lie", [ROW + 1, -ROW, np.full(4, 1e300), np.zeros(4), np.zeros(0)], ids=str)
     def test_is_not_taken_from_one_that_is_alone_with_it(self, lie):
@@ -89,22 +89,22 @@ class TestTheModel:
         finished(end, 0, 2)
         answering(end, {0: lie, 2: ROW})
         with pytest.raises(SiteLost, match=r"no 2 of its neighbours give the same model: copy solution\.npz"):
-            end.site.begin(10)
-        assert end.site.taken is None
+            end.site.begin_step(10)
+        assert end.site.taken_model is None
 
     def test_is_taken_from_one_where_all_are_believed(self):
         end = returned(faulty=0)
         finished(end, 0)
         answering(end, {0: ROW})
-        assert end.site.begin(10) == STOP and np.array_equal(end.site.taken.row, ROW)
+        assert end.site.begin_step(10) == STOP and np.array_equal(end.site.taken_model.row, ROW)
 
     def test_is_taken_at_a_site_with_a_single_neighbour(self):
         """Which is in its hands in any case."""
         end = returned(2)
         finished(end, 0)
         answering(end, {0: ROW})
-        assert end.site.begin(10) == STOP and np.array_equal(end.site.taken.row, ROW)
-        assert "site-0, which no other neighbour confirms" in end.site.ended
+        assert end.site.begin_step(10) == STOP and np.array_equal(end.site.taken_model.row, ROW)
+        assert "site-0, which no other neighbour confirms" in end.site.end_reason
 
     @pytest.mark.parametrize(
         ("model", "sentence"),
@@ -165,8 +165,8 @@ class TestWhoIsLeftBehind:
         """In a large ring the sites on its other side finish first."""
         end = End(ring(9, fault_tolerance=RULES, steps=100), 1, 0)
         end.connect()
-        end.site._rendezvous.start, end.site.next = 10, 95
-        end.edge.open = True
+        end.site._rendezvous.start, end.site.next_step = 10, 95
+        end.edge.is_open = True
         finished(end, 4, 5, 6)
         assert end.site._rendezvous.is_over and not end.site._is_left_behind()
         end.deliver(Bye("finished"))
@@ -185,21 +185,21 @@ class TestWhoIsLeftBehind:
         end = returned()
         finished(end, 0, 2)
         end.deliver(Bye("finished"))
-        end.site.edges[2].open = True
+        end.site.edges[2].is_open = True
         assert end.site._is_left_behind()
 
     def test_also_a_site_whose_method_needs_every_message(self):
-        end = End(ring(3, fault_tolerance=RULES, steps=100), 1, 0, lossy=False)
+        end = End(ring(3, fault_tolerance=RULES, steps=100), 1, 0, tolerates_loss=False)
         end.connect()
         end.deliver(Stand((signed(end, 0, 100, done=True), signed(end, 2, 100, done=True))))
-        assert end.site._rendezvous.start_known
+        assert end.site._rendezvous.is_start_known
 
 
 class TestTooFewThatHaveFinished:
     """For a site whose method needs every message."""
 
     def started(self, *others):
-        end = End(ring(3, fault_tolerance=RULES, steps=100), 1, 0, lossy=False)
+        end = End(ring(3, fault_tolerance=RULES, steps=100), 1, 0, tolerates_loss=False)
         end.connect()
         end.site._rendezvous.sign_own(0, [90])
         end.site._rendezvous.take([one(end) for one in others])
@@ -211,7 +211,7 @@ class TestTooFewThatHaveFinished:
             lambda end: signed(end, 0, 100, running=True, done=True), lambda end: at_the_start(end, {2: (90,)})[0]
         )
         with pytest.raises(FinishedByFew, match=r"site-0 finished this run, too few .*move finished\.json away there"):
-            end.site.agree([90])
+            end.site.agree_on_start([90])
 
     def test_are_waited_for_where_another_may_finish_yet(self):
         end = self.started(
@@ -225,10 +225,10 @@ class TestWords:
         end = returned()
         for quorum, sentence in (("continue", "the run continues without its data"), ("wait", "the run waits for it")):
             end.site.fault_tolerance = FaultTolerance(quorum, beat=1.0, missed=3)
-            end.edge.open = True
+            end.edge.is_open = True
             end.deliver(Bye("left"))
             assert "site-0 has left: " in end.said[-1] and sentence in end.said[-1]
-        end.edge.open = True
+        end.edge.is_open = True
         end.site._tell_returned(end.edge)
         assert end.said[-1] == "site-0 is back at step 10"
         end.edge.touch(end.clock.time)
@@ -240,7 +240,7 @@ class TestWords:
         """A site whose neighbours had finished waited for ever, without a word."""
         end = returned()
         end.site._rendezvous.sign_own(0, [10])
-        end.site.health.waits_for(["site-2"], end.clock.time)
+        end.site.health.set_awaited(["site-2"], end.clock.time)
         for _ in range(140):
             end.site.on_heartbeat()
             end.clock.time += 1
@@ -250,7 +250,7 @@ class TestWords:
     def test_finished_without(self):
         end = returned()
         end.deliver(Bye("finished"))
-        end.site.next = end.site.steps_done = 100
+        end.site.next_step = end.site.steps_done = 100
         end.site.goodbye(True)
         assert closing_line(end.site).startswith("finished 100 steps, without site-2")
         assert end.site.health.without == ["site-2"]
@@ -272,8 +272,8 @@ def test_over_grpc(tmp_path):
             ends[-1].start()
         walk = Walk(sites[2], STEPS, saved=(20,))
         walk.join(20)
-        assert walk.error is None and walk.steps == [] and np.array_equal(sites[2].site.taken.row, ROW)
-        sites[2].site.next = STEPS
+        assert walk.error is None and walk.steps == [] and np.array_equal(sites[2].site.taken_model.row, ROW)
+        sites[2].site.next_step = STEPS
         sites[2].site.goodbye(True)
         for end in ends:
             end.join(20)
@@ -382,7 +382,7 @@ class TestARunThatHasFinishedHere:
 
     def run(self, home, federation=None, **options):
         run = SiteRun.__new__(SiteRun)
-        run._home, run._stay, run._set_aside, run._before = home, 0.0, None, None
+        run._home, run._serve_model_seconds, run._earlier_run, run._finished_before = home, 0.0, None, None
         run.site = returned(**options).site
         hashes = federation or run.site.federation.hash.hex(), PROBLEM_HASH.hex()
         write(home, Finished(*hashes, 100, "", ["site-2"]))
@@ -390,19 +390,19 @@ class TestARunThatHasFinishedHere:
 
     def test_does_no_step_again(self, tmp_path):
         run = self.run(tmp_path)
-        assert run.finished_at([80, 90, 100]) == 100
-        assert run.site.had_finished and run.site.next == run.site.goal == 100
+        assert run.resume_if_finished([80, 90, 100]) == 100
+        assert run.site.had_finished and run.site.next_step == run.site.goal == 100
 
     def test_is_not_begun_again_where_its_checkpoints_are_gone(self, tmp_path):
         run = self.run(tmp_path)
         with pytest.raises(ValueError, match=r"of step 100, is gone: solution\.npz is its model; to do it again, move"):
-            run.finished_at([80, 90])
+            run.resume_if_finished([80, 90])
 
     def test_is_set_aside_where_another_begins(self, tmp_path):
         (tmp_path / "solution.npz").write_bytes(b"of before")
         run = self.run(tmp_path, federation="ab" * 32)
-        assert run.finished_at([80, 90, 100]) is None and not run.site.had_finished
-        aside = move_aside(tmp_path, run._set_aside)
+        assert run.resume_if_finished([80, 90, 100]) is None and not run.site.had_finished
+        aside = move_aside(tmp_path, run._earlier_run)
         assert (aside / "solution.npz").read_bytes() == b"of before" and read(tmp_path) is None
         assert read(aside).federation == "ab" * 32 and list(tmp_path.iterdir()) == [tmp_path / "finished"]
 
@@ -410,14 +410,15 @@ class TestARunThatHasFinishedHere:
         """One that was away then needs the links of the others."""
         run = self.run(tmp_path, asynchronous=True)
         run.site.limits = run.site.limits._replace(steps=101)
-        assert run.finished_at([100]) is None and run._set_aside is not None
+        assert run.resume_if_finished([100]) is None and run._earlier_run is not None
         run.site.limits = run.site.limits._replace(steps=100)
-        assert run.finished_at([100]) == 100
+        assert run.resume_if_finished([100]) == 100
 
 
 def test_a_site_that_stays_is_finished_in_its_status():
     end = returned()
     end.site.resume_finished(100, "", [], 0.0)
-    assert (status(end.site)["state"], status(end.site)["step"], status(end.site)["had_finished"]) == (
+    facts = status_facts(end.site)
+    assert (facts["state"], facts["step"], facts["had_finished"]) == (
         "finished", 100, True,
     )  # fmt: skip

@@ -91,7 +91,7 @@ def test_a_function_of_ones_own_is_given_every_sentence(capfd):
 
 
 def test_progress_every_so_often(tmp_path):
-    one = Talking(Folders(tmp_path, ring(2, steps=500)), 0, every=0.1)
+    one = Talking(Folders(tmp_path, ring(2, steps=500)), 0, progress_seconds=0.1)
     try:
         line = "step 0 of 500, 0 steps/s, 0 of 1 neighbours connected"
         wait_until(lambda: sum(sentence.startswith(line) for sentence in one.said) >= 2)
@@ -149,7 +149,7 @@ class TestLinesThatOthersCause:
             assert one.said == ["site-1 rejected this site: \\x1b[2J\\nsite-0: all is well"]
             for number in range(3000):
                 one.streams._report_once(f"site-1 was rejected: {number}", "site-1")
-            assert AT_ONCE <= len(one.said) <= AT_ONCE + 2 and len(one.streams._said) <= 1000
+            assert AT_ONCE <= len(one.said) <= AT_ONCE + 2 and len(one.streams._reported) <= 1000
         finally:
             one.close()
         assert any("more lines about site-1 were left out" in line for line in one.said)
@@ -177,12 +177,12 @@ from pathlib import Path
 from decibel.silo.trust._credentials import Credentials
 from decibel.silo._logging import configure
 from decibel.silo.protocol._lockstep_site import LockstepSite
-from decibel.silo.run._connections import Streams
+from decibel.silo.run._connections import Connections
 
 own = Credentials.load(sys.argv[1], "site-0")
 configure("json")
-site = LockstepSite(own.federation, 0, b"p" * 32, own, incarnation=1, lossy=True, say=None)
-streams = Streams(site, own, print)
+site = LockstepSite(own.federation, 0, b"p" * 32, own, incarnation=1, tolerates_loss=True, say=None)
+streams = Connections(site, own, print)
 streams.start()
 print("listening", flush=True)
 sys.stdin.read()

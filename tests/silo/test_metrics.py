@@ -56,7 +56,7 @@ def test_metrics_are_those_of_the_site(sites):
     assert found['decibel_silo_state{state="starting"}'] == 1
     assert sum(value for name, value in found.items() if "_state{" in name) == 1
     before = found[f"decibel_silo_sent_bytes_total{there}"], found[f"decibel_silo_received_bytes_total{there}"]
-    one.site.edges[1].waited = 2.5
+    one.site.edges[1].waited_seconds = 2.5
     wait_until(lambda: values(get(port)[1])[f"decibel_silo_received_bytes_total{there}"] > before[1] > 0)
     found = values(get(port)[1])
     assert found[f"decibel_silo_sent_bytes_total{there}"] > before[0] > 0

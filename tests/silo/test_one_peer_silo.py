@@ -109,8 +109,8 @@ class TestALinkThatRests:
         """A site whose neighbour has sent this tensor, after an exchange in which their link rests, or not."""
         end = bring_to("talking", kind)
         end.site.expect_empty(np.float64)
-        end.site.lossy = lossy
-        end.site._at = Position(STEP, 0)
+        end.site.tolerates_loss = lossy
+        end.site._position = Position(STEP, 0)
         end.deliver(message(STEP, 1, epoch=EPOCH, tensor=tensor))
         assert end.edge.stream is not None
         other = end.edge.number
@@ -133,8 +133,8 @@ class TestALinkThatRests:
     def test_is_waited_for(self):
         """A neighbour that says nothing is missed also where no vector is due."""
         end = bring_to("talking", "dials")
-        end.site.lossy = False
-        end.site._at = Position(STEP, 0)
+        end.site.tolerates_loss = False
+        end.site._position = Position(STEP, 0)
         out = np.zeros((1, 3)), np.zeros(1, bool), np.zeros(1, np.int32)
         assert isinstance(end.clock, Manual)
         with pytest.raises(RuntimeError, match="site-0 sent no message for 5 seconds"):

@@ -77,7 +77,7 @@ def bring_to(state, kind):
         end.connect()
         tell_running(end)
     if state in ("joining", "talking", "reconnecting", "finished") and kind == "dials":
-        end.site._join()
+        end.site._send_due_joins()
     if state in ("talking", "reconnecting", "finished"):
         assert kind == "listens" or end.edge.join_epoch == EPOCH
         end.deliver(Join(0, EPOCH, False, False, STEP, NOWHERE, kind == "dials"))
@@ -92,7 +92,7 @@ def bring_to(state, kind):
 
 
 def late(end):
-    end.site._at = Position(STEP, 0)
+    end.site._position = Position(STEP, 0)
     end.deliver(message(STEP, 1, epoch=EPOCH))
     end.site._wait_for([end.edge], Position(STEP, 2))
 
@@ -104,12 +104,12 @@ def silence(end):
 
 def no_answer(end):
     end.clock.time += RULES.patience + 1
-    end.site._join()
+    end.site._send_due_joins()
 
 
 def begin_without(end):
     tell_running(end, running=False)
-    end.site._join()
+    end.site._send_due_joins()
 
 
 def finished_and_wanted(end):
@@ -128,7 +128,7 @@ def in_an_exchange(tensor, *, rests):
 
     def exchange(end):
         end.site.expect_empty(np.float64)
-        end.site._at = Position(STEP, 0)
+        end.site._position = Position(STEP, 0)
         end.deliver(message(STEP, 1, epoch=EPOCH, tensor=tensor))
         other = end.edge.number
         out = np.zeros((1, 3)), np.zeros(1, bool), np.zeros(1, np.int32)
@@ -143,7 +143,7 @@ FORGED = Statement(2, 9, 50, 1, 50, (40,), heard=HEARD, signature=b"forged", cer
 EVENTS = {
     "stream and HELLO": lambda end: end.connect(),
     "stream ends": lambda end: end.disconnect(),
-    "neighbour runs, a step begins": lambda end: end.site._join(),
+    "neighbour runs, a step begins": lambda end: end.site._send_due_joins(),
     "neighbour does not run, a step begins": begin_without,
     "no answer, a step begins": no_answer,
     "JOIN": lambda end: end.deliver(Join(0, 0, False, False, STEP, NOWHERE)),
@@ -212,36 +212,36 @@ class TestNoFrameEndsANeighbour:
     def test_with_fields_as_large_as_they_can_be(self, frame, kind):
         end = bring_to("talking", kind)
         end.deliver(frame)
-        assert end.site.error is None and end.site.next == STEP
-        end.edge.close(forget=True)
+        assert end.site.error is None and end.site.next_step == STEP
+        end.edge.stop_exchanging(forget=True)
         end.connect()
         tell_running(end)
-        end.site._join()
+        end.site._send_due_joins()
         end.deliver(Join(0, end.edge.join_epoch, False, False, STEP, NOWHERE, kind == "dials"))
-        assert end.site.begin(STEP) == STEP
+        assert end.site.begin_step(STEP) == STEP
 
     def test_a_jump_is_followed_only_as_far_as_two_sites_say(self):
         end = bring_to("talking", "dials")
         end.deliver(Skip(90), Stand((signed(end, 0, 90),)))
-        assert end.site.begin(STEP) == STEP
+        assert end.site.begin_step(STEP) == STEP
         end.deliver(Stand((signed(end, 2, 40),)))
-        assert end.site.begin(STEP + 1) == 40
+        assert end.site.begin_step(STEP + 1) == 40
         assert Skip(40) in end.sent()
 
     def test_a_neighbour_in_this_very_step_is_not_ahead(self):
         """It has begun the step that begins here next, and waits for the message of that step."""
         end = bring_to("talking", "dials")
         other = bring_to("talking", "listens")
-        other.site._at, other.site.next = Position(STEP, 0), STEP + 1
+        other.site._position, other.site.next_step = Position(STEP, 0), STEP + 1
         other.site.on_heartbeat()
         stood = next(frame for frame in other.sent() if isinstance(frame, Stand)).statements[0]
         assert stood.site == 0 and stood.step == STEP
         end.deliver(Skip(90), Stand((signed(end, 0, stood.step), signed(end, 2, STEP))))
-        assert end.site.begin(STEP) == STEP
+        assert end.site.begin_step(STEP) == STEP
 
     def test_who_has_finished_says_so_signed(self):
         end = bring_to("talking", "listens")
-        end.site.next = 100
+        end.site.next_step = 100
         end.edge.finished = True  # so that it does not wait for it
         end.site.goodbye(True)
         stood = [one for frame in end.sent() if isinstance(frame, Stand) for one in frame.statements]
@@ -250,23 +250,23 @@ class TestNoFrameEndsANeighbour:
     def test_no_statement_of_another_site_is_believed_unless_it_has_signed_it(self):
         end = bring_to("talking", "dials")
         end.deliver(Stand((signed(end, 2, 50, by="site-0"),)))
-        assert 2 not in end.site._rendezvous.known and end.edge.rejected == 1
+        assert 2 not in end.site._rendezvous.by_site and end.edge.rejected == 1
 
     def test_an_old_statement_does_not_replace_a_newer_one(self):
         end = bring_to("talking", "dials")
         old, new = (signed(end, 2, step) for step in (20, 50))
         end.deliver(Stand((new,)), Stand((old,)))
-        assert end.site._rendezvous.known[2].step == 50 and end.edge.rejected == 0
+        assert end.site._rendezvous.by_site[2].step == 50 and end.edge.rejected == 0
 
     def test_a_basis_that_was_not_signed_settles_nothing(self):
         """ROLL with statements of its own making for others, and an agreed step beyond the run."""
         end = End(FEDERATION, 1, 0)
         end.connect()
-        own = end.site._rendezvous.known[1]
+        own = end.site._rendezvous.by_site[1]
         forged = tuple(one._replace(signature=b"forged") for one in at_the_start(end, {0: (60,), 2: (60,)}))
         end.deliver(Roll(True, (own, *forged)))
-        assert end.edge.stream is None and set(end.site._rendezvous.known) == {1}
-        assert not end.site._rendezvous.start_known
+        assert end.edge.stream is None and set(end.site._rendezvous.by_site) == {1}
+        assert not end.site._rendezvous.is_start_known
 
     def test_a_basis_of_older_statements_that_were_not_signed_closes_the_stream_and_nothing_else(self):
         """They are no news, so that only the basis is a reason to look at them."""
@@ -276,20 +276,20 @@ class TestNoFrameEndsANeighbour:
         forged = tuple(one._replace(signature=b"forged") for one in at_the_start(end, {0: (), 2: ()}))
         others = at_the_start(end, {0: (30, 60), 2: (30, 60)})
         end.deliver(Stand(others[:1]))
-        own = end.site._rendezvous.known[1]._replace(heard=others[0].heard)
+        own = end.site._rendezvous.by_site[1]._replace(heard=others[0].heard)
         end.deliver(Roll(True, (own, *forged)))
-        assert end.edge.stream is None and end.edge.rejected == 1 and not end.edge.basis
+        assert end.edge.stream is None and end.edge.rejected == 1 and not end.edge.their_start_statements
         end.connect()
         end.deliver(Stand(others))
-        assert end.site.agree([30]) == 30
+        assert end.site.agree_on_start([30]) == 30
 
     def test_all_start_from_what_all_have_saved(self):
         end = End(FEDERATION, 1, 0)
         end.connect()
         end.site._rendezvous.sign_own(0, [30, 60])
         end.deliver(Roll(False, at_the_start(end, {0: (30, 60), 2: (30, 62)})))
-        assert len(end.site._rendezvous.known) == 3  # or it would wait
-        assert end.site.agree([30, 60]) == 30
+        assert len(end.site._rendezvous.by_site) == 3  # or it would wait
+        assert end.site.agree_on_start([30, 60]) == 30
 
     def test_a_flood_of_frames_closes_the_stream(self):
         for frame in (Bye("aside"), message(STEP, 0, epoch=EPOCH), message(1, 0, epoch=5)):
@@ -315,7 +315,7 @@ class TestNoFrameEndsANeighbour:
             return Join(0, step, False, False, step, NOWHERE)
 
         def leave_in_time(timeout=None):
-            if end.edge.open and end.clock.time > joined[0] + 0.25:
+            if end.edge.is_open and end.clock.time > joined[0] + 0.25:
                 end.deliver(Bye("left"))
             return wait(timeout)
 
@@ -325,18 +325,18 @@ class TestNoFrameEndsANeighbour:
 
     def _time_lost(self, end, join, others=()):
         """While it tries to hold the site up, in 600 steps that take half a second each."""
-        end.site.running, end.site.next = True, STEP
+        end.site.running, end.site.next_step = True, STEP
         end.site._rendezvous.start = STEP
         waited, edges = 0.0, [end.edge, *(end.site.edges[one] for one in others)]
         for other in edges[1:]:
-            other.open, other.first, other.theirs = True, 0, Position(2**40, 0)  # in time, always
+            other.is_open, other.first_step, other.their_position = True, 0, Position(2**40, 0)  # in time, always
         for step in range(STEP, STEP + 600):
             if end.edge.stream is None:
                 end.connect()
             tell_running(end)
-            if not end.edge.open:
+            if not end.edge.is_open:
                 end.deliver(join(step))
-            end.site.next, end.site._at, before = step + 1, Position(step, 0), end.clock.time
+            end.site.next_step, end.site._position, before = step + 1, Position(step, 0), end.clock.time
             end.site._wait_for(edges, Position(step, 0))
             waited += end.clock.time - before
             end.clock.time += 0.5
@@ -349,7 +349,7 @@ def test_who_returns_never_begins_a_step_beyond_the_last():
     end.deliver(Stand(tuple(signed(end, site, FEDERATION.steps) for site in (1, 2))))
     end.deliver(Skip(FEDERATION.steps))
     end.site._catch_up()
-    assert end.site.next == FEDERATION.steps - 1
+    assert end.site.next_step == FEDERATION.steps - 1
 
 
 def test_where_the_quorum_is_stop_a_site_that_has_lost_a_neighbour_ends():
@@ -357,7 +357,7 @@ def test_where_the_quorum_is_stop_a_site_that_has_lost_a_neighbour_ends():
     end = End(ring(3, fault_tolerance=rules, steps=100), 0, 1)
     end.site.running, end.site._rendezvous.start = True, 0
     with pytest.raises(SiteLost, match="site-1, site-2 cannot be reached, and the federation's quorum is 'stop'"):
-        end.site.begin(STEP)
+        end.site.begin_step(STEP)
 
 
 def test_who_waits_past_the_deadline_for_one_that_it_has_to_wait_for_does_not_spin():
@@ -374,7 +374,7 @@ def test_who_waits_past_the_deadline_for_one_that_it_has_to_wait_for_does_not_sp
             raise Enough
 
     end.site.lock.wait = wait
-    end.edge.open, end.edge.theirs = True, Position(3, -1)
+    end.edge.is_open, end.edge.their_position = True, Position(3, -1)
     with pytest.raises(Enough):
         end.site._wait_for([end.edge], Position(3, 0))
     assert min(waits[-10:]) > 0.1

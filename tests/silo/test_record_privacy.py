@@ -19,9 +19,9 @@ from decibel.core._ledger import Ledger
 from decibel.network._noisy import Grid
 from decibel.oracles._records import PrivateOracle, RecordNoise, Release
 from decibel.silo._errors import BudgetSpent
-from decibel.silo._federation import Federation, SiteAddress
+from decibel.silo._federation import Federation, Member
 from decibel.silo.run import _privacy_budget as module
-from decibel.silo.run._privacy_budget import Budgets, Privacy
+from decibel.silo.run._privacy_budget import Budgets, PrivacyAccountant
 from decibel.silo.run._record_noise import integer_sum, noisy_sum
 
 NOISE, CLIP, SAMPLES = 20.0, 0.5, 6
@@ -56,7 +56,7 @@ def bilevel(nodes):
 
 def alone(folder):
     """A federation of one."""
-    folders = Folders(folder, Federation("test", (SiteAddress("site-0", f"127.0.0.1:{free_ports(1)[0]}"),), ()))
+    folders = Folders(folder, Federation("test", (Member("site-0", f"127.0.0.1:{free_ports(1)[0]}"),), ()))
     return folders, folders.home("site-0")
 
 
@@ -127,12 +127,12 @@ def test_a_budget_of_records_needs_noise_for_records(tmp_path):
 
 class TestCount:
     def test_it_is_written_before_noise_is_drawn(self, tmp_path):
-        privacy = Privacy(tmp_path, Budgets())
+        privacy = PrivacyAccountant(tmp_path, Budgets())
         privacy.charge_release(NOISE, Release(0, 0, CLIP, 1, 0), 0)
         assert module.read(tmp_path).sums == {NOISE: 1}
 
     def test_nothing_is_drawn_that_cannot_be_written_down(self, tmp_path, monkeypatch):
-        privacy = Privacy(tmp_path, Budgets())
+        privacy = PrivacyAccountant(tmp_path, Budgets())
 
         def full(number):
             raise OSError(28, "No space left on device")
@@ -143,7 +143,7 @@ class TestCount:
         assert not privacy.sums
 
     def test_no_sum_beyond_the_budget(self, tmp_path):
-        privacy = Privacy(tmp_path, Budgets(record=db.privacy.epsilon(NOISE, 2)))
+        privacy = PrivacyAccountant(tmp_path, Budgets(record=db.privacy.epsilon(NOISE, 2)))
         for k in (0, 1, 2, 3):  # two slots, twice
             privacy.charge_release(NOISE, Release(0, 0, CLIP, 2, 0), k)
         with pytest.raises(BudgetSpent, match="another sum would exceed the records' privacy budget"):
@@ -151,15 +151,15 @@ class TestCount:
         assert module.read(tmp_path).sums == {NOISE: 2}
 
     def test_a_count_of_both_kinds_is_kept(self, tmp_path):
-        privacy = Privacy(tmp_path, Budgets(3.0, 2.0, 1e-6))
+        privacy = PrivacyAccountant(tmp_path, Budgets(3.0, 2.0, 1e-6))
         privacy.charge_release(NOISE, Release(0, 0, CLIP, 1, 0), 0)
         privacy._charge(40.0, 3)
         spent = module.read(tmp_path)
         assert spent == ({40.0: 3}, {NOISE: 1}, (3.0, 2.0, 1e-6))
-        assert Privacy(tmp_path, Budgets()).sums == {NOISE: 1}
+        assert PrivacyAccountant(tmp_path, Budgets()).sums == {NOISE: 1}
         (tmp_path / "privacy.json").write_text(json.dumps({"version": 1, "sent": [], "records": [{"noise": 1}]}))
         with pytest.raises(ValueError, match="cannot be read: restore it"):
-            Privacy(tmp_path, Budgets())
+            PrivacyAccountant(tmp_path, Budgets())
 
     @pytest.mark.parametrize("first", [0, 1, 17])
     def test_steps_left_are_those_that_fit(self, tmp_path, first):
@@ -173,7 +173,7 @@ class TestCount:
         for number, budget in enumerate(np.geomspace(0.5, 5, 3)):
             home = tmp_path / str(number)
             home.mkdir()
-            privacy = Privacy(home, Budgets(record=float(budget)))
+            privacy = PrivacyAccountant(home, Budgets(record=float(budget)))
             for release in releases:
                 privacy.expect_release(NOISE, release)
             left = privacy.steps_left(200, first)

@@ -12,7 +12,7 @@ from silo_ends import End, Manual
 from silo_hostile import Everyone
 
 from decibel.silo._errors import Rejected
-from decibel.silo.protocol._frame_limits import PROOFS
+from decibel.silo.protocol._frame_limits import SIGNATURES
 from decibel.silo.protocol._frames import Roll, Stand, Statement, nonces_of, parse, write
 from decibel.silo.trust import _certificates, _credentials
 from decibel.silo.trust._credentials import Credentials
@@ -68,7 +68,7 @@ class Victim(End):
 
     @property
     def own(self):
-        return self.site._rendezvous.known[0]
+        return self.site._rendezvous.by_site[0]
 
     def heard(self):
         """The nonces of everyone, when all have heard of each other."""
@@ -91,7 +91,7 @@ def test_at_the_start_every_signature_is_verified_once_and_none_under_the_lock(m
     others = members.everyone(victim.heard())
     victim.deliver(Roll(False, others[:-1]), times=20)
     assert victim.counts == {"statements": SITES - 2, "certificates": SITES - 2}
-    assert not victim.site._rendezvous.start_known
+    assert not victim.site._rendezvous.is_start_known
     older = (*others[:-1], members.statement(SITES - 1, heard=b"h" * 8 * SITES))
     victim.deliver(Roll(False, older), times=20)
     assert victim.counts == {"statements": SITES - 1, "certificates": SITES - 1} and victim.under_lock == 0
@@ -102,7 +102,7 @@ def test_a_run_pays_nothing_for_statements_that_it_has(members, monkeypatch):
     victim = Victim(members, monkeypatch)
     at_the_start = members.everyone(victim.heard())
     victim.deliver(Roll(False, at_the_start))
-    assert victim.site._rendezvous.start_known
+    assert victim.site._rendezvous.is_start_known
     later = members.everyone(victim.heard(), serial=7, step=50, running=True)
     victim.deliver(Stand(later))
     before = dict(victim.counts)
@@ -119,7 +119,7 @@ def test_a_library_of_old_statements_is_paid_for_by_who_sends_it(members, monkey
     victim.site._rendezvous.start = 0
     victim.clock.time += 1e6
     with pytest.raises(Rejected, match="more frames or statements"):
-        for serial in range(PROOFS * SITES + 1):
+        for serial in range(SIGNATURES * SITES + 1):
             told = Statement(2, 1, 52, serial, heard=bytes(8 * SITES), certificate=b"none")
             victim.site._rendezvous._signer.has_signed = lambda *_: True
             victim.site._hear(victim.edge, [told], victim.line)

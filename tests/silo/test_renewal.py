@@ -129,4 +129,4 @@ def test_a_listener_with_a_key_of_another_kind_does_not_end_the_thread_that_dial
     foreign = der(made.sign(authority.key, hashes.SHA256()))
     for certificate, sentence in ((foreign, "not P-256"), (b"", "no certificate"), (b"nonsense", "no certificate")):
         with pytest.raises(NotTrusted, match=sentence):
-            dialler.check_proof(certificate, b"proof", "site-0", b"n" * 32)
+            dialler.validated_prover(certificate, b"proof", "site-0", b"n" * 32)

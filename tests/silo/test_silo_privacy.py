@@ -14,9 +14,9 @@ import decibel as db
 from decibel.methods._single_level import SingleLevel
 from decibel.network._codecs import ConcatCodec
 from decibel.silo._errors import BudgetSpent, NotFinite
-from decibel.silo._federation import Federation, SiteAddress
+from decibel.silo._federation import Federation, Member
 from decibel.silo.run import _privacy_budget as module
-from decibel.silo.run._privacy_budget import Budgets, Privacy
+from decibel.silo.run._privacy_budget import Budgets, PrivacyAccountant
 from decibel.strategies._table import strategy
 
 NOISE, CLIP = 20.0, 0.1
@@ -51,7 +51,7 @@ def test_messages_are_counted_and_sites_stop_at_their_budget(tmp_path):
 @pytest.mark.slow
 def test_a_site_that_stops_is_saved_and_goes_on_with_a_larger_budget(tmp_path):
     """A federation of one: it sends to nobody, and counts the same."""
-    folders = Folders(tmp_path, Federation("test", (SiteAddress("site-0", f"127.0.0.1:{free_ports(1)[0]}"),), ()))
+    folders = Folders(tmp_path, Federation("test", (Member("site-0", f"127.0.0.1:{free_ports(1)[0]}"),), ()))
     home, graph, problem = folders.home("site-0"), folders.federation.graph, random_quadratic(1).single()
     saved = {"checkpoint": tmp_path / "saved", "resume": True, "metrics": [], "eval_every": 7}
     sentences = []
@@ -106,9 +106,9 @@ def test_budgets_that_are_none_raise(tmp_path, value):
 class TestPrivacy:
     def test_steps_left_are_those_that_fit(self, tmp_path):
         for budget in np.geomspace(0.5, 50, 5):
-            privacy = Privacy(tmp_path, Budgets(float(budget)))
-            privacy.expect(10.0, 2)
-            privacy.sent = Counter({10.0: 3})
+            privacy = PrivacyAccountant(tmp_path, Budgets(float(budget)))
+            privacy.expect_messages(10.0, 2)
+            privacy.messages_sent = Counter({10.0: 3})
             left = privacy.steps_left(300)
             fits = [db.privacy.epsilon(10.0, 3 + 2 * steps) <= budget for steps in range(301)]
             assert left == max(sum(fits) - 1, 0)
@@ -120,13 +120,13 @@ class TestPrivacy:
             assert module.read(tmp_path).messages == {NOISE: 2}
             raise OSError("no randomness")
 
-        privacy = Privacy(tmp_path, Budgets(), fails)
+        privacy = PrivacyAccountant(tmp_path, Budgets(), fails)
         with pytest.raises(OSError, match="no randomness"):
             privacy.release(codec(3, 4), np.ones(7))
-        assert Privacy(tmp_path, Budgets()).sent == {NOISE: 2}
+        assert PrivacyAccountant(tmp_path, Budgets()).messages_sent == {NOISE: 2}
 
     def test_nothing_is_sent_that_cannot_be_written_down(self, tmp_path, monkeypatch):
-        privacy = Privacy(tmp_path, Budgets())
+        privacy = PrivacyAccountant(tmp_path, Budgets())
         privacy.release(codec(3), np.ones(3))
 
         def full(number):
@@ -138,7 +138,7 @@ class TestPrivacy:
         assert module.read(tmp_path).messages == {NOISE: 1}
 
     def test_no_message_beyond_the_budget_leaves(self, tmp_path):
-        privacy = Privacy(tmp_path, Budgets(db.privacy.epsilon(NOISE, 2)))
+        privacy = PrivacyAccountant(tmp_path, Budgets(db.privacy.epsilon(NOISE, 2)))
         privacy.release(codec(3, 4), np.ones(7))
         with pytest.raises(BudgetSpent, match="another message would exceed"):
             privacy.release(codec(3), np.ones(3))
@@ -146,7 +146,7 @@ class TestPrivacy:
 
     def test_what_is_not_finite_is_not_sent(self, tmp_path):
         with pytest.raises(NotFinite, match="a NaN or infinity"):
-            Privacy(tmp_path, Budgets()).release(codec(3), np.array([1.0, np.nan, 2.0]))
+            PrivacyAccountant(tmp_path, Budgets()).release(codec(3), np.array([1.0, np.nan, 2.0]))
 
     @pytest.mark.parametrize(
         "text",
@@ -159,17 +159,17 @@ class TestPrivacy:
     def test_a_count_that_cannot_be_read_is_not_zero(self, tmp_path, text):
         (tmp_path / "privacy.json").write_text(text)
         with pytest.raises(ValueError, match=r"privacy.json.*cannot be read: restore it"):
-            Privacy(tmp_path, Budgets())
+            PrivacyAccountant(tmp_path, Budgets())
 
     def test_one_run_at_a_time_counts(self, tmp_path):
-        one, other = (Privacy(tmp_path, Budgets()) for _ in range(2))
+        one, other = (PrivacyAccountant(tmp_path, Budgets()) for _ in range(2))
         for privacy in (one, other):
-            privacy.expect(NOISE)
-        one.begin()
+            privacy.expect_messages(NOISE, 1)
+        one.lock_folder()
         with pytest.raises(ValueError, match="another run counts its noise in"):
-            other.begin()
+            other.lock_folder()
         one.release(codec(3), np.ones(3))
-        one.end()
-        other.begin()
-        assert other.sent == {NOISE: 1} and json.loads((tmp_path / "privacy.json").read_text())["version"] == 1
-        other.end()
+        one.unlock_folder()
+        other.lock_folder()
+        assert other.messages_sent == {NOISE: 1} and json.loads((tmp_path / "privacy.json").read_text())["version"] == 1
+        other.unlock_folder()

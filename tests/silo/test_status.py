@@ -17,14 +17,14 @@ from decibel.silo._errors import Stopped
 from decibel.silo._federation import FaultTolerance
 from decibel.silo.commands._run_site import in_words, read_note
 from decibel.silo.commands._run_site import status as show
-from decibel.silo.observe._site_status import closing_line, note, note_state, progress, status
+from decibel.silo.observe._site_status import closing_line, progress_line, status_facts, write_state, write_status
 from decibel.silo.protocol._edge import Flow
 from decibel.silo.protocol._frame_limits import NOWHERE
 from decibel.silo.protocol._frames import Bye, Join, Position, Refuse
 
 
 def word(end):
-    found = status(end.site)
+    found = status_facts(end.site)
     return found["state"], found["detail"]
 
 
@@ -32,7 +32,7 @@ def talking():
     end = standing_end("dials")
     end.connect()
     tell_running(end)
-    end.site._join()
+    end.site._send_due_joins()
     end.deliver(Join(0, EPOCH, False, False, STEP, NOWHERE, True))
     assert end.edge.state == "talking"
     return end
@@ -70,7 +70,7 @@ class TestStates:
 
     def test_waiting_for_all_who_have_not_spoken(self):
         end = End(FEDERATION, 1, 0)
-        found = patiently(end, 12.0, lambda: end.site.agree([]))
+        found = patiently(end, 12.0, lambda: end.site.agree_on_start([]))
         assert found == ("waiting", "for site-0 (12 s), site-2 (12 s)")
 
     def test_waiting_for_a_neighbour_that_is_away(self):
@@ -78,22 +78,22 @@ class TestStates:
         end = End(ring(3, fault_tolerance=rules, steps=100), 1, 0)
         end.site.running = True
         end.site._rendezvous.start = 0
-        found = patiently(end, 5.0, lambda: end.site.begin(3))
+        found = patiently(end, 5.0, lambda: end.site.begin_step(3))
         assert found == ("waiting", "for site-0 (5 s), site-2 (5 s)")
 
     def test_waiting_for_a_message(self):
         end = talking()
-        end.site._at = Position(STEP, 0)
+        end.site._position = Position(STEP, 0)
         assert word(end) == ("running", "")
-        assert patiently(end, 2.0, lambda: end.site._wait_for([end.edge], end.site._at)) == (
+        assert patiently(end, 2.0, lambda: end.site._wait_for([end.edge], end.site._position)) == (
             "waiting",
             "for site-0 (2 s)",
         )
-        assert 2.0 <= end.edge.waited <= RULES.deadline
+        assert 2.0 <= end.edge.waited_seconds <= RULES.deadline
 
     def test_no_wait_is_left_when_the_message_has_come(self):
         end = talking()
-        end.site._at, wait = Position(STEP, 0), end.clock.wait
+        end.site._position, wait = Position(STEP, 0), end.clock.wait
 
         def late(timeout=None):
             wait(timeout)
@@ -101,8 +101,8 @@ class TestStates:
                 end.deliver(message(STEP, 0, epoch=EPOCH))
 
         end.clock.wait = late
-        end.site._wait_for([end.edge], end.site._at)
-        assert word(end) == ("running", "") and 3.0 <= end.edge.waited < 4.0
+        end.site._wait_for([end.edge], end.site._position)
+        assert word(end) == ("running", "") and 3.0 <= end.edge.waited_seconds < 4.0
 
     def test_stopped_with_a_reason(self):
         end = talking()
@@ -132,11 +132,11 @@ class TestRefusals:
         end = talking()
         end.deliver(Bye("aside"))
         assert "took too long" in end.said[-1]
-        found = status(end.site)
+        found = status_facts(end.site)
         assert found["state"] == "running" and "took too long" in found["neighbours"]["site-0"]["why"]
-        end.site._join()
+        end.site._send_due_joins()
         end.deliver(Join(0, end.edge.join_epoch, False, False, STEP, NOWHERE, True))
-        assert end.edge.state == "talking" and status(end.site)["neighbours"]["site-0"]["why"] == ""
+        assert end.edge.state == "talking" and status_facts(end.site)["neighbours"]["site-0"]["why"] == ""
 
     def test_what_is_said_is_one_plain_line(self):
         end = talking()
@@ -182,18 +182,18 @@ def test_the_rate_is_of_steps_done(rate):
     for second in range(100):
         end.clock.time = begun + second
         end.edge.touch(end.clock.time)
-        end.site._at = Position(500 + int(rate * second), -1)
+        end.site._position = Position(500 + int(rate * second), -1)
         if second == 0:
             end.site.health._steps.clear()
         end.site.on_heartbeat()
     assert end.site.health.rate == pytest.approx(rate, rel=0.05)
-    assert f"step {500 + int(99 * rate)} of 100, " in progress(end.site)
-    assert "1 of 2 neighbours connected" in progress(end.site)
+    assert f"step {500 + int(99 * rate)} of 100, " in progress_line(end.site)
+    assert "1 of 2 neighbours connected" in progress_line(end.site)
 
 
 def shown_of(end, folder):
     """What `decibel silo status` prints."""
-    note(folder / "status.json", status(end.site))
+    write_status(folder / "status.json", status_facts(end.site))
     console = Console(width=80, record=True, file=io.StringIO())
     show([folder], console)
     return console.export_text()
@@ -202,11 +202,11 @@ def shown_of(end, folder):
 class TestWords:
     def test_of_notes(self, tmp_path):
         end = talking()
-        note(tmp_path / "status.json", status(end.site))
+        write_status(tmp_path / "status.json", status_facts(end.site))
         found = read_note(tmp_path)
         assert found is not None and in_words(found, time.time()) == ("running", [])
         assert "no update for 60 s (was running)" in in_words(found, found["time"] + 60)[0]
-        note_state(tmp_path / "status.json", "site-1", "starting", "loading example_problem:problem")
+        write_state(tmp_path / "status.json", "site-1", "starting", "loading example_problem:problem")
         found = read_note(tmp_path)
         assert in_words(found, found["time"] + 70) == ("starting, for 70 s: loading example_problem:problem", [])
 
@@ -214,7 +214,7 @@ class TestWords:
         end = talking()
         end.site.health.missing, end.site.health.reason = {"site-2": 312.4}, "it was told to stop"
         end.site.goodbye(False)
-        note(tmp_path / "status.json", status(end.site))
+        write_status(tmp_path / "status.json", status_facts(end.site))
         found = read_note(tmp_path)
         said = ["stopped, since it was told to stop", "site-2 was missing for 312 s"]
         assert in_words(found, time.time() + 1e6) == ("stopped", said)
@@ -223,7 +223,7 @@ class TestWords:
         end = End(FEDERATION, 1, 0)
         end.connect()
         end.deliver(Refuse("for a reason"))
-        note(tmp_path / "status.json", status(end.site))
+        write_status(tmp_path / "status.json", status_facts(end.site))
         assert in_words(read_note(tmp_path), time.time()) == ("refused", ["site-0 is connected: for a reason"])
         console = Console(width=80, record=True, file=io.StringIO())
         show([tmp_path, tmp_path / "nobody"], console)
@@ -244,14 +244,14 @@ class TestWords:
     def test_a_note_is_json_whatever_was_said(self, tmp_path):
         end = talking()
         end.deliver(Refuse('"}\x00'))
-        note(tmp_path / "status.json", status(end.site))
+        write_status(tmp_path / "status.json", status_facts(end.site))
         assert json.loads((tmp_path / "status.json").read_text())["neighbours"]["site-0"]["state"] == "talking"
 
 
 def test_bytes_are_counted():
     end = talking()
     end.sent()
-    before = end.edge.sent
+    before = end.edge.sent_bytes
     end.edge.send_data(Position(STEP, 0), b"x" * 100)
-    assert end.edge.sent == before + 100
-    assert np.isfinite(status(end.site)["steps_per_second"])
+    assert end.edge.sent_bytes == before + 100
+    assert np.isfinite(status_facts(end.site)["steps_per_second"])

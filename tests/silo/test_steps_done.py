@@ -25,7 +25,7 @@ def skipped(tmp_path_factory):
     folders = Folders(folder, Federation("test", ring(2).sites[:1], (), steps=STEPS, trust_members=True))
     problems = [random_quadratic(1, seed=1).single()]
     with pytest.MonkeyPatch.context() as patch:
-        begin, goodbye = LockstepSite.begin, LockstepSite.goodbye
+        begin, goodbye = LockstepSite.begin_step, LockstepSite.goodbye
 
         def skips(self, step):
             return begin(self, LAST if FIRST <= step < LAST else step)
@@ -34,7 +34,7 @@ def skipped(tmp_path_factory):
             goodbye(self, finished)
             lines.append(closing_line(self))
 
-        patch.setattr(LockstepSite, "begin", skips)
+        patch.setattr(LockstepSite, "begin_step", skips)
         patch.setattr(LockstepSite, "goodbye", says)
         options = {"metrics": [], "eval_every": 5, "resume": True, "checkpoint": folder / "saved"}
         results = [run_sites(folders, METHOD, steps, problems, **options)[0] for steps in (10, STEPS)]

@@ -74,10 +74,10 @@ class TestWhoIsLetIn:
         received, code, _ = listener.call(listener.hello, enough=2)
         assert isinstance(received[0], Hello) and isinstance(received[1], Roll) and code is None
         own = Credentials.load(listener.folders.home("site-1"), "site-1")
-        assert own.check_proof(received[0].certificate, received[0].proof, "site-0", b"n" * 32) == "site-0"
+        assert own.validated_prover(received[0].certificate, received[0].proof, "site-0", b"n" * 32) == "site-0"
         for proof, nonce in ((received[0].proof, b"m" * 32), (b"", b"n" * 32)):
             with pytest.raises(NotTrusted):
-                own.check_proof(received[0].certificate, proof, "site-0", nonce)
+                own.validated_prover(received[0].certificate, proof, "site-0", nonce)
 
     def test_without_a_certificate(self, listener):
         received, code, _ = listener.call(listener.hello, certificate=False)
@@ -116,7 +116,10 @@ class TestWhoIsLetIn:
 
     @pytest.mark.parametrize(
         ("change", "sentence"),
-        [({"federation": b"x" * 32}, "different federation files"), ({"problem": b"x" * 32}, "different problems")],
+        [
+            ({"federation_hash": b"x" * 32}, "different federation files"),
+            ({"run_hash": b"x" * 32}, "different problems"),
+        ],
     )
     def test_of_another_federation_or_problem(self, listener, change, sentence):
         received, code, details = listener.call(listener.hello._replace(**change))

@@ -9,7 +9,7 @@ from silo_talking import Group, wait_until
 
 import decibel as db
 from decibel.silo._errors import Rejected
-from decibel.silo.observe._site_status import status
+from decibel.silo.observe._site_status import status_facts
 from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._compatibility import build_of, differences, validate_losses
 from decibel.silo.protocol._frames import NO_HASH, Build
@@ -60,11 +60,11 @@ class TestLosses:
     def test_over_streams(self, start):
         listener, dialler = start(0, build=OWN), start(1, build=OWN._replace(lower=b"x" * 32))
         wait_until(lambda: any("different lower losses" in line for line in listener.said))
-        wait_until(lambda: status(dialler.site)["state"] == "refused")
+        wait_until(lambda: status_facts(dialler.site)["state"] == "refused")
         assert any(
             "site-0 rejected this site: site-1 and site-0 have different lower losses" in s for s in dialler.said
         )
-        assert "different lower losses" in status(dialler.site)["detail"] and not connected(dialler)
+        assert "different lower losses" in status_facts(dialler.site)["detail"] and not connected(dialler)
 
 
 class TestVersions:

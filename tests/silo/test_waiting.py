@@ -79,10 +79,10 @@ def test_the_share_of_the_time_is_bounded(waits):
     end.deliver(Beat(waits))
     end.site.running, waited = True, 0.0
     for edge in (late, other):
-        edge.open, edge.first, edge.theirs = True, 0, Position(2**40, 0)
+        edge.is_open, edge.first_step, edge.their_position = True, 0, Position(2**40, 0)
     for step in range(3000):
         end.clock.time += 0.1
-        late.open, late.theirs = True, Position(step, -1)  # it joins again, and sends nothing
+        late.is_open, late.their_position = True, Position(step, -1)  # it joins again, and sends nothing
         begun = end.clock.time
         end.site._wait_for([late, other], Position(step, 0))
         waited += end.clock.time - begun
@@ -93,5 +93,5 @@ def test_the_share_of_the_time_is_bounded(waits):
 def test_without_faulty_members_there_is_no_limit():
     end = End(ring(3, fault_tolerance=RULES, steps=100, faulty=0), 0, 1)
     late, other = end.site.edges[1], end.site.edges[2]
-    end.site._charge([late], 1000.0, {1: 0.0, 2: 0.0}, few=len([late]) < end.site._witnesses)
-    assert late.wait_budget.over(end.clock.time) == "" and other.waited == 0.0
+    end.site._charge([late], 1000.0, {1: 0.0, 2: 0.0}, few=len([late]) < end.site._confirmations_needed)
+    assert late.wait_budget.exceeded_reason(end.clock.time) == "" and other.waited_seconds == 0.0

@@ -37,7 +37,7 @@ class AsyncHost(Host):
         world, schedule = self.world, self.world.schedule
         site, credentials = self._make(AsyncSite)
         node = world.node_of(self.number)
-        site.exchange_at([(level, 0) for level in range(schedule.levels)], [world.neighbours[self.number]])
+        site.set_exchanges([(level, 0) for level in range(schedule.levels)], [world.neighbours[self.number]])
         saves = self.saves = Checkpoints(self.disk)
         self._talk(site, node, credentials)  # pyright: ignore[reportArgumentType]
         try:
@@ -51,13 +51,13 @@ class AsyncHost(Host):
                 if step % schedule.checkpoint_every == 0:
                     self._save(site, saves, step, node)  # pyright: ignore[reportArgumentType]
                     saved = step
-            if site.taken is not None:
+            if site.taken_model is not None:
                 step = self._take_model(site, node)  # pyright: ignore[reportArgumentType]
             if step > saved:
                 self._save(site, saves, step, node)  # pyright: ignore[reportArgumentType]
             saves.sync()
             self.monitor.on_disk(self, saves.synced)
-            finished = step >= schedule.steps or bool(site.ended)
+            finished = step >= schedule.steps or bool(site.end_reason)
             self.is_leaving = True
             self.monitor.ends(self, site, node, step)
             if finished:
@@ -85,9 +85,9 @@ class AsyncHost(Host):
         rows = [stamped(q, self.lives, step) for q in node.waves(step, site.incarnation)]
         self.monitor.posts(self, step, rows, node)
         site.post(step, rows)
-        may = site.running and any(edge.open or edge.finished for edge in site.edges.values())
+        may = site.running and any(edge.is_open or edge.finished for edge in site.edges.values())
         now = self.world.scheduler.now
-        if site.begin(step) >= STOP:
+        if site.begin_step(step) >= STOP:
             return False
         if may:
             self.monitor.did_not_wait(self, now)
@@ -96,7 +96,7 @@ class AsyncHost(Host):
 
     def _step(self, site: AsyncSite, node: WaveNode) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         def collect(level: int) -> Arrived:
-            slots = len(site.others[level])
+            slots = len(site.neighbour_of_slot[level])
             like = self.world.message
             rows = np.empty((slots, *like.shape), like.dtype)
             arrived = np.empty(slots, bool)
@@ -108,4 +108,4 @@ class AsyncHost(Host):
         change, by_link = node.step(collect)
         self.monitor.stepped(self, node)
         if site.rest.rule is not None:
-            site.note(change, by_link)
+            site.note_change(change, by_link)

@@ -55,15 +55,15 @@ class AsyncMonitor(Monitor):
             self._fail(f"{host.name} has waited, and a neighbour was there")
 
     def ends(self, host: Host, site: AsyncSite, node: WaveNode, step: int) -> None:
-        if site.taken is not None:
+        if site.taken_model is not None:
             return
-        if step < self.schedule.steps and not site.stopping and not site.ended:
+        if step < self.schedule.steps and not site.stopping and not site.end_reason:
             self._fail(f"{host.name} ends at step {step} without a reason")
         never = [other.name for other in self.world.honest if other.number not in self._was_done and other is not host]
-        if site.ended and never:
+        if site.end_reason and never:
             self._fail(f"{host.name} ends by the stop rule, and {', '.join(never)} never came to rest")
         error = float(np.abs(node.s - self._solution).max())
-        if site.ended and error > NEAR * self.schedule.rests:
+        if site.end_reason and error > NEAR * self.schedule.rests:
             self._fail(f"{host.name} ends by the stop rule, {error:g} from the solution")
 
     def told_to_stop(self, host: AsyncHost) -> None:
@@ -115,15 +115,15 @@ class AsyncMonitor(Monitor):
         rows, arrived, states = found
         for slot, j in enumerate(self.world.neighbours[host.number]):
             edge, key = site.edges[j], (host.number, host.lives, j, level)
-            if (states[slot] == LinkStatus.DROP_FLOW) == edge.holds or (arrived[slot] and not edge.holds):
+            if (states[slot] == LinkStatus.DROP_FLOW) == edge.holds_flow or (arrived[slot] and not edge.holds_flow):
                 self._fail(
-                    f"{host.name} and {edge.name}: link {LinkStatus(int(states[slot])).name}, holds {edge.holds}"
+                    f"{host.name} and {edge.name}: link {LinkStatus(int(states[slot])).name}, holds {edge.holds_flow}"
                 )
             if not self.world.is_honest(j):
                 continue
             used, came = self._used.get(key, (0, -1)), self._came.get(key, (0, -1))
             if not arrived[slot]:
-                if edge.holds and came > used:
+                if edge.holds_flow and came > used:
                     self._fail(f"{host.name} does not use message {came} of {edge.name}, which has come")
                 continue
             one = read_stamp(rows[slot])
@@ -161,11 +161,13 @@ class AsyncMonitor(Monitor):
             for edge in host.watched:
                 assert isinstance(edge, AsyncEdge)
                 key = (host.number, host.incarnation, edge.number, edge.incarnation)
-                if (before := self._numbers.get(key)) != edge._numbers:
+                if (before := self._numbers.get(key)) != edge._newest_step:
                     for exchange, number in (before or {}).items():
-                        if edge._numbers.get(exchange, -1) < number:
-                            self._fail(f"{host.name} goes back from message {number} of {edge.name}: {edge._numbers}")
-                    self._numbers[key] = dict(edge._numbers)
+                        if edge._newest_step.get(exchange, -1) < number:
+                            self._fail(
+                                f"{host.name} goes back from message {number} of {edge.name}: {edge._newest_step}"
+                            )
+                    self._numbers[key] = dict(edge._newest_step)
 
     # At the end
 

@@ -17,7 +17,7 @@ from decibel.silo.protocol._lockstep_site import LockstepSite
 from decibel.silo.protocol._site import STOP, Site
 from decibel.silo.run._finished import FILE as FINISHED
 from decibel.silo.run._finished import Finished, read, write
-from decibel.silo.run._privacy_budget import Budgets, Privacy
+from decibel.silo.run._privacy_budget import Budgets, PrivacyAccountant
 from decibel.silo.trust._credentials import Credentials
 
 from .checkpoints import Checkpoints, OrbaxCheckpoints, Saved
@@ -78,7 +78,7 @@ class Host:
         it that it has finished."""
         if self.site is None or self.is_leaving:
             return False
-        if not self.site._rendezvous.start_known:
+        if not self.site._rendezvous.is_start_known:
             return not all(host.is_up for host in self.world.hosts)
         edges = self.site.edges.values()
         if self.site.asks_for_model:
@@ -93,12 +93,14 @@ class Host:
         if site is None:
             return f"{self.name} is down, in life {self.lives}"
         edges = [
-            f"{edge.name}: stream {edge.stream is not None}, open {edge.open}, running {edge.running}, finished "
-            f"{edge.finished}, joining {edge.joining}, holds {edge.holds}, first {edge.first}, theirs {edge.theirs}"
+            f"{edge.name}: stream {edge.stream is not None}, open {edge.is_open}, running {edge.running}, finished "
+            f"{edge.finished}, joining {edge.joining}, holds {edge.holds_flow}, first {edge.first_step}, "
+            f"theirs {edge.their_position}"
             for edge in site.edges.values()
         ]
-        return f"{self.name}, life {self.lives}, running {site.running}, at {site._at}, next {site.next}; " + "; ".join(
-            edges
+        return (
+            f"{self.name}, life {self.lives}, running {site.running}, at {site._position}, next {site.next_step}; "
+            + "; ".join(edges)
         )
 
     # Lives
@@ -186,12 +188,12 @@ class Host:
     def _run(self) -> bytes | None:
         """Its state at the end; None where it ends before."""
         world, schedule = self.world, self.world.schedule
-        site, credentials = self._make(LockstepSite, lossy=schedule.lossy, restart=self.begins_again)
+        site, credentials = self._make(LockstepSite, tolerates_loss=schedule.lossy, restart=self.begins_again)
         damping = 1.0 if schedule.peers is None else schedule.peers.damping
         node = Node(world.problem, self.number, world.weights[self.number], lossy=schedule.lossy, damping=damping)
         if schedule.peers is not None:
             site.expect_empty(world.message.dtype)
-        privacy = Privacy(self.disk.root, Budgets(None, None, DELTA)) if schedule.noisy else None
+        privacy = PrivacyAccountant(self.disk.root, Budgets(None, None, DELTA)) if schedule.noisy else None
         self.monitor.counted(self, privacy)
         saves = self.saves = self.checkpoints(len(node.state))
         self._talk(site, node, credentials)
@@ -199,7 +201,7 @@ class Host:
             step = self._resume(site, node, saves)
             while step < schedule.steps:
                 self._sleep(world.compute_time(self.number))
-                step = site.begin(step)
+                step = site.begin_step(step)
                 if step == STOP:
                     step = self._take_model(site, node)
                     self._save(site, saves, step, node)
@@ -245,12 +247,12 @@ class Host:
 
     def _take_model(self, site: Site, node: Node) -> int:
         """That of the others, who have finished without this site; the step of it."""
-        assert site.taken is not None
+        assert site.taken_model is not None
         self.monitor.left_behind(self)
-        self.monitor.takes_model(self, site.taken.row)
+        self.monitor.takes_model(self, site.taken_model.row)
         self.lacks_model = False
-        node.s = site.taken.row.reshape(node.s.shape).copy()
-        return site.taken.step
+        node.s = site.taken_model.row.reshape(node.s.shape).copy()
+        return site.taken_model.step
 
     def _finish(self, site: Site, node: Node, step: int) -> None:
         site.model = Model(step, node.s.ravel())
@@ -258,7 +260,7 @@ class Host:
         site.goodbye(True)
         with suppress(OSError):
             hashes = self.world.federation.hash.hex(), PROBLEM.hex()
-            write(self.disk.root, Finished(*hashes, step, site.ended, list(site.health.without)))
+            write(self.disk.root, Finished(*hashes, step, site.end_reason, list(site.health.without)))
             self.has_record = True
 
     def take_record_away(self) -> None:
@@ -297,9 +299,9 @@ class Host:
             site.resume_finished(before.step, before.why, before.without, STAY)
             found = saves.restore(lambda steps: before.step)
         else:
-            found = saves.restore(site.agree)
+            found = saves.restore(site.agree_on_start)
         if found is None:
-            self.monitor.on_restart(self, site.next)
+            self.monitor.on_restart(self, site.next_step)
             return 0
         step, site.steps_done, node.state = found
         self.monitor.resumed(self, step, node.state)
@@ -310,14 +312,16 @@ class Host:
         saves.save(Saved(step, site.steps_done, node.state))
         self.monitor.on_disk(self, saves.synced)
 
-    def _step(self, site: LockstepSite, node: Node, privacy: Privacy | None) -> None:
+    def _step(self, site: LockstepSite, node: Node, privacy: PrivacyAccountant | None) -> None:
         schedule = self.world.schedule
         around = self.world.neighbours[self.number]
         running = node.step()
         rows = next(running)
         for level in range(schedule.levels):
             others = (
-                around if schedule.peers is None else schedule.peers.among(self.number, around, site._at.step, level)
+                around
+                if schedule.peers is None
+                else schedule.peers.among(self.number, around, site._position.step, level)
             )
             if privacy is not None:
                 privacy._charge(NOISE, 1)

@@ -102,7 +102,7 @@ class Conspiracy:
 
     def signed(self, one: Statement) -> Statement:
         """As it is now; a member's only, since nobody else signs it."""
-        signature, certificate = Signer(one.site).sign("statement", self._about + one.text())
+        signature, certificate = Signer(one.site).sign("statement", self._about + one.signed_bytes())
         return one._replace(signature=signature, certificate=certificate)
 
     def _earlier_statement(self, site: int) -> Statement:
@@ -147,9 +147,9 @@ class Conspiracy:
     def _replay(self, member: int, neighbour: int, frame: bytes, found: Frame | None) -> list[bytes]:
         """Beside what an honest member says. A message is sent in an earlier conversation."""
         if isinstance(found, Join) and found.answer:
-            earlier = self._answers.setdefault((member, neighbour), [found.next ^ 1])
-            earlier.append(found.next)
-            return [write(found._replace(next=self._chance.choice(earlier))), frame]
+            earlier = self._answers.setdefault((member, neighbour), [found.new_epoch ^ 1])
+            earlier.append(found.new_epoch)
+            return [write(found._replace(new_epoch=self._chance.choice(earlier))), frame]
         if isinstance(found, Data):
             epochs = self._epochs[member, neighbour]
             if found.epoch and self._chance.random() < self._often:

@@ -8,14 +8,14 @@ import numpy as np
 
 from decibel.network._links import LinkStatus
 from decibel.silo._errors import FinishedByFew, NothingInCommon, SiteLost
-from decibel.silo.observe._site_status import closing_line, status
+from decibel.silo.observe._site_status import closing_line, status_facts
 from decibel.silo.protocol._edge import Edge
 from decibel.silo.protocol._frames import Bye, Data, Frame, Join, Position, Roll, Stand, Statement
 from decibel.silo.protocol._lockstep_site import LockstepSite
 from decibel.silo.protocol._rendezvous import Rendezvous
 from decibel.silo.protocol._shared_model import SAME
 from decibel.silo.protocol._site import Site
-from decibel.silo.run._privacy_budget import Privacy, read
+from decibel.silo.run._privacy_budget import PrivacyAccountant, read
 from decibel.silo.trust._credentials import Credentials
 
 from .node import Arrived, Node, undisturbed
@@ -42,8 +42,8 @@ class Seen(NamedTuple):
     """An edge after the last event."""
 
     epoch: int = 0
-    open: bool = False
-    holds: bool = False
+    is_open: bool = False
+    holds_flow: bool = False
 
 
 class Monitor:
@@ -118,7 +118,7 @@ class Monitor:
         self._signed.setdefault((number, text), self.world.scheduler.now)
 
     def _look_at_statements(self, host: Host, rendezvous: Rendezvous) -> None:
-        for site, one in rendezvous.known.items():
+        for site, one in rendezvous.by_site.items():
             key = (host.number, host.lives, site)
             last = self._known.get(key)
             if last is one:
@@ -126,8 +126,8 @@ class Monitor:
             self._known[key] = one
             if last is not None and one.order < last.order:
                 self._fail(f"{host.name} goes back from statement {last.order} of site {site} to {one.order}")
-        for one in (*rendezvous._fresh(), *rendezvous.counted):
-            signed = self._signed.get((one.site, rendezvous._about + one.text()), -1.0)
+        for one in (*rendezvous._fresh(), *rendezvous.start_statements):
+            signed = self._signed.get((one.site, rendezvous._context + one.signed_bytes()), -1.0)
             if self.world.is_honest(one.site) and signed < host.began:
                 self._fail(f"{host.name} counts statement {one.order} of site {one.site}, made before it was started")
 
@@ -160,7 +160,7 @@ class Monitor:
         return all(self._furthest[host.number] for host in self.world.honest)
 
     def sends(self, host: Host, site: LockstepSite, others: tuple[int, ...], rows: np.ndarray) -> None:
-        at = Position(site._at.step, site._at.exchange + 1)
+        at = Position(site._position.step, site._position.exchange + 1)
         self._noisy[host.number] += self.schedule.noisy
         for slot, j in enumerate(others):
             if j < 0:
@@ -180,9 +180,9 @@ class Monitor:
         for slot, j in enumerate(others):
             if j < 0:
                 if where[slot] or rows[slot].any():
-                    self._fail(f"{host.name} takes a message in {site._at} over a link that rests")
+                    self._fail(f"{host.name} takes a message in {site._position} over a link that rests")
                 continue
-            edge, epoch, at = site.edges[j], self._epochs[host.number, j], site._at
+            edge, epoch, at = site.edges[j], self._epochs[host.number, j], site._position
             if not where[slot]:
                 if self.schedule.exact:
                     self._fail(f"{host.name} has no message from {edge.name} of {at}, and none was lost")
@@ -237,7 +237,7 @@ class Monitor:
     def takes_model(self, host: Host, row: np.ndarray) -> None:
         """It is near that of an honest neighbour, unless those that it has may all lie."""
         around = self.world.neighbours[host.number]
-        if len(around) < self.world.federation.witnesses:
+        if len(around) < self.world.federation.confirmations_needed:
             return
         honest = [self._models[j] for j in around if j in self._models]
         if not any(np.linalg.norm(row - one) <= 1.1 * SAME * np.linalg.norm(one) for one in honest):
@@ -253,7 +253,7 @@ class Monitor:
     def reports(self, host: Host, site: Site) -> None:
         """What people and programs are told at the end is what was done here."""
         done = self._steps_done[host.number]
-        if status(site)["steps_done"] != done or (site.finished and f"{done} steps" not in closing_line(site)):
+        if status_facts(site)["steps_done"] != done or (site.finished and f"{done} steps" not in closing_line(site)):
             self._fail(f"{host.name} has done {done} steps, and says {closing_line(site)!r}")
 
     def gone(self, host: Host) -> None:
@@ -300,11 +300,11 @@ class Monitor:
         if credentials.trust._saved:
             self._trusted[host.number] = number
 
-    def counted(self, host: Host, privacy: Privacy | None) -> None:
-        if privacy is not None and sum(privacy.sent.values()) < self._noisy[host.number]:
+    def counted(self, host: Host, privacy: PrivacyAccountant | None) -> None:
+        if privacy is not None and sum(privacy.messages_sent.values()) < self._noisy[host.number]:
             self._fail(
                 f"{host.name} has sent {self._noisy[host.number]} noisy messages, and counts "
-                f"{sum(privacy.sent.values())}"
+                f"{sum(privacy.messages_sent.values())}"
             )
 
     def incarnates(self, host: Host) -> None:
@@ -321,34 +321,37 @@ class Monitor:
                 continue
             for edge in host.watched:
                 key = (host.number, host.lives, edge.number)
-                if self._seen.get(key) != (edge.epoch, edge.open, edge.holds):
+                if self._seen.get(key) != (edge.epoch, edge.is_open, edge.holds_flow):
                     self._look_at(host, edge, key)
 
     def _look_at(self, host: Host, edge: Edge, key: tuple[int, int, int]) -> None:
-        before, seen = self._seen.get(key, Seen()), Seen(edge.epoch, edge.open, edge.holds)
+        before, seen = self._seen.get(key, Seen()), Seen(edge.epoch, edge.is_open, edge.holds_flow)
         self._seen[key] = seen
         if host.is_leaving:
             return  # nothing more is exchanged
-        if seen.open and (seen.epoch != before.epoch or not before.open):
+        if seen.is_open and (seen.epoch != before.epoch or not before.is_open):
             self._opened(host, edge, before)
-        elif before.open and not seen.open and self.schedule.short:
+        elif before.is_open and not seen.is_open and self.schedule.short:
             self._fail(f"{host.name} ends its conversation with {edge.name} without a reason")
-        elif before.holds and not seen.holds and self.schedule.short:
+        elif before.holds_flow and not seen.holds_flow and self.schedule.short:
             self._fail(f"{host.name} forgets the flow of {edge.name}, which was never away for long")
-        if before.holds and not seen.holds and self.schedule.tolerance.quorum == "wait":
+        if before.holds_flow and not seen.holds_flow and self.schedule.tolerance.quorum == "wait":
             said = self._said.get((host.number, edge.number))
-            if not (isinstance(said, Join) and not said.holds):
+            if not (isinstance(said, Join) and not said.holds_flow):
                 self._fail(f"{host.name} forgets the flow of {edge.name}, for which it is to wait")
 
     def _opened(self, host: Host, edge: Edge, before: Seen) -> None:
         """Both ends of a new conversation know which of them remembers its flow."""
         ends = (host.number, host.incarnation), (edge.number, edge.incarnation)
-        self._openings[(*ends, edge.epoch)] = before, edge.tie
+        self._openings[(*ends, edge.epoch)] = before, edge.status_at_first_exchange
         other = self._openings.get((ends[1], ends[0], edge.epoch))
         if other is None:
             return
-        (theirs, their_tie), (mine, my_tie) = other, (before, edge.tie)
-        holds = mine.holds and (theirs.holds or not mine.open), theirs.holds and (mine.holds or not theirs.open)
+        (theirs, their_tie), (mine, my_tie) = other, (before, edge.status_at_first_exchange)
+        holds = (
+            mine.holds_flow and (theirs.holds_flow or not mine.is_open),
+            theirs.holds_flow and (mine.holds_flow or not theirs.is_open),
+        )
         if (my_tie, their_tie) != (TIES[holds], TIES[holds[::-1]]):
             self._fail(
                 f"{host.name} and {edge.name} open epoch {edge.epoch} as {my_tie.name} and {their_tie.name}, where "

@@ -25,7 +25,7 @@ from decibel.silo.protocol._frames import Bye, Data, Join, Position, Statement
 from decibel.silo.protocol._lockstep_site import LockstepSite
 from decibel.silo.protocol._rendezvous import Rendezvous
 from decibel.silo.protocol._site import Site
-from decibel.silo.run._privacy_budget import Privacy
+from decibel.silo.run._privacy_budget import PrivacyAccountant
 from decibel.silo.trust._trust import Trust
 
 from . import coded_links, streams
@@ -112,7 +112,7 @@ def a_message_is_taken_for_that_of_the_next_position():
 
     def wrong(self: Edge, at: Position):
         row, state = take(self, at)
-        if row is None and self.inbox and self.open:
+        if row is None and self.inbox and self.is_open:
             row = self.inbox.pop(min(self.inbox))
         return row, state
 
@@ -121,7 +121,7 @@ def a_message_is_taken_for_that_of_the_next_position():
 
 @bug("calm", seed=7)
 def only_one_message_may_wait():
-    return patch.object(edges, "WINDOW", 1)
+    return patch.object(edges, "INBOX_MESSAGES", 1)
 
 
 @bug("partition", seed=32)
@@ -141,7 +141,7 @@ def keeps_and_restore_are_swapped():
         before = self.epoch
         settle(self, *views)
         if self.epoch != before:
-            self.tie = swapped.get(self.tie, self.tie)
+            self.status_at_first_exchange = swapped.get(self.status_at_first_exchange, self.status_at_first_exchange)
 
     return patch.object(Edge, "open_link", wrong)
 
@@ -152,18 +152,20 @@ def the_tie_is_made_in_the_first_step_of_this_end():
         for old in [place for place in self.inbox if place < at]:
             del self.inbox[old]
         if not self.takes_part(at.step):
-            return None, LinkStatus.CONTINUE if self.holds else LinkStatus.DROP_FLOW
-        if self.tied_at < 0:
-            self.tied_at = at.step
-        return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else LinkStatus.CONTINUE
+            return None, LinkStatus.CONTINUE if self.holds_flow else LinkStatus.DROP_FLOW
+        if self.first_common_step < 0:
+            self.first_common_step = at.step
+        return self.inbox.pop(
+            at, None
+        ), self.status_at_first_exchange if at.step == self.first_common_step else LinkStatus.CONTINUE
 
     return patch.object(Edge, "take", take)
 
 
 @bug("crash", seed=35)
 def who_starts_again_is_forgotten():
-    close = Edge.close
-    return patch.object(Edge, "close", lambda self, *, forget: close(self, forget=True))
+    close = Edge.stop_exchanging
+    return patch.object(Edge, "stop_exchanging", lambda self, *, forget: close(self, forget=True))
 
 
 @bug("partition", seed=33)
@@ -186,7 +188,7 @@ def the_answer_to_an_earlier_question_is_taken():
     answered = Edge.on_joined
 
     def wrong(self: Edge, theirs: Join, *more) -> None:
-        self.joining, self.join_epoch = True, theirs.next
+        self.joining, self.join_epoch = True, theirs.new_epoch
         answered(self, theirs, *more)
 
     return patch.object(Edge, "on_joined", wrong)
@@ -207,13 +209,13 @@ def statements_of_an_earlier_start_count():
 
 @bug("hostile", seed=23)
 def as_many_witnesses_suffice_as_may_lie():
-    witnesses = Federation.witnesses
-    return patch.object(Federation, "witnesses", property(lambda self: max(1, witnesses.__get__(self) - 1)))
+    needed = Federation.confirmations_needed
+    return patch.object(Federation, "confirmations_needed", property(lambda self: max(1, needed.__get__(self) - 1)))
 
 
 @bug("hostile", seed=27)
 def statements_need_no_signature():
-    return patch.object(Rendezvous, "_holds", lambda self, one: True)
+    return patch.object(Rendezvous, "_is_valid", lambda self, one: True)
 
 
 @bug("crash", seed=3)
@@ -243,7 +245,7 @@ def nobody_is_awaited_while_it_connects_again():
 
 @bug("hostile", seed=35)
 def revoked_keys_are_good():
-    return patch("decibel.silo.trust._credentials.check", lambda certificate, *_, **__: _name(certificate))
+    return patch("decibel.silo.trust._credentials.validated_name", lambda certificate, *_, **__: _name(certificate))
 
 
 @bug("crash", seed=33)
@@ -259,7 +261,7 @@ def sites_start_from_the_newest_step_of_anyone():
 
 @bug("hostile", seed=1)
 def any_step_is_believed():
-    return patch.object(Rendezvous, "confirmed", 2**30)
+    return patch.object(Rendezvous, "confirmed_step", 2**30)
 
 
 @bug("hostile", seed=2)
@@ -269,14 +271,14 @@ def fields_have_no_bounds():
 
 @bug("crash", seed=7)
 def steps_that_others_did_count_as_done():
-    begin = LockstepSite.begin
+    begin = LockstepSite.begin_step
 
     def wrong(self: LockstepSite, step: int) -> int:
         begun = begin(self, step)
-        self.steps_done = self.next
+        self.steps_done = self.next_step
         return begun
 
-    return patch.object(LockstepSite, "begin", wrong)
+    return patch.object(LockstepSite, "begin_step", wrong)
 
 
 # The end
@@ -341,13 +343,13 @@ def a_file_is_written_in_place():
 
 @bug("disk", seed=3)
 def messages_are_counted_after_they_are_sent():
-    def charge(self: Privacy, noise: float, messages: int) -> None:
-        before = self.sent
+    def charge(self: PrivacyAccountant, noise: float, messages: int) -> None:
+        before = self.messages_sent
         if before:
             self._write(before, self.sums)
-        self.sent = before + type(before)({noise: messages})
+        self.messages_sent = before + type(before)({noise: messages})
 
-    return patch.object(Privacy, "_charge", charge)
+    return patch.object(PrivacyAccountant, "_charge", charge)
 
 
 @bug("disk", seed=9)
@@ -384,7 +386,7 @@ def checkpoints_of_orbax_are_not_synced():
 @bug("async-calm", seed=1)
 def a_message_is_used_twice():
     def collect(self: AsyncEdge, exchange: int):
-        return self._mail.get(exchange), LinkStatus.CONTINUE if self.holds else LinkStatus.DROP_FLOW
+        return self._mail.get(exchange), LinkStatus.CONTINUE if self.holds_flow else LinkStatus.DROP_FLOW
 
     return patch.object(AsyncEdge, "collect", collect)
 
@@ -394,7 +396,7 @@ def an_older_message_replaces_a_newer_one():
     receive = AsyncEdge.receive
 
     def wrong(self: AsyncEdge, data, *more) -> None:
-        self._numbers.pop(data.at.exchange, None)
+        self._newest_step.pop(data.at.exchange, None)
         receive(self, data, *more)
 
     return patch.object(AsyncEdge, "receive", wrong)
@@ -408,7 +410,7 @@ def receipts_are_not_awaited():
 @bug("async-crash", seed=30)
 def who_was_set_back_is_not_heard():
     def on_restart(self: AsyncEdge) -> None:
-        self.open = self.running = self.finished = False
+        self.is_open = self.running = self.finished = False
 
     return patch.object(AsyncEdge, "on_restart", on_restart)
 
@@ -416,7 +418,7 @@ def who_was_set_back_is_not_heard():
 @bug("async-calm", seed=7)
 def a_site_waits_for_messages_of_all():
     def may_continue(self: AsyncSite) -> bool:
-        return all(edge._mail or edge.finished or not edge.open for edge in self.edges.values())  # pyright: ignore
+        return all(edge._mail or edge.finished or not edge.is_open for edge in self.edges.values())  # pyright: ignore
 
     return patch.object(AsyncSite, "_may_continue", may_continue)
 
@@ -426,10 +428,10 @@ def a_site_without_a_neighbour_is_at_rest():
     """The others come to rest without it, and its last word was that it was done."""
 
     def all_at_rest(self: AsyncSite) -> bool:
-        self.done = self.rest.holds([number for number, edge in self.edges.items() if edge.open])
+        self.done = self.rest.is_at_rest([number for number, edge in self.edges.items() if edge.is_open])
         if self.done and self._rendezvous.others_done:
-            self.ended = "all sites were at rest"
-        return bool(self.ended)
+            self.end_reason = "all sites were at rest"
+        return bool(self.end_reason)
 
     return patch.object(AsyncSite, "_all_at_rest", all_at_rest)
 
@@ -459,12 +461,12 @@ def a_site_ends_when_it_is_at_rest_itself():
 
 @bug("async-crash", seed=6)
 def a_site_does_its_saved_step_again():
-    agree = AsyncSite.agree
+    agree = AsyncSite.agree_on_start
 
     def wrong(self: AsyncSite, steps) -> int:
         return max(0, agree(self, steps) - 1)
 
-    return patch.object(AsyncSite, "agree", wrong)
+    return patch.object(AsyncSite, "agree_on_start", wrong)
 
 
 @bug("async-crash", seed=27)

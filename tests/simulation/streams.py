@@ -1,4 +1,4 @@
-"""A site's streams over the simulated network: the same calls of `Site`, in the order of `_connections.Streams`.
+"""A site's streams over the simulated network: the same calls of `Site`, in the order of `_connections.Connections`.
 
 What is not simulated is gRPC and TLS itself: the certificate that TLS would show is handed over with the connection.
 """
@@ -39,7 +39,7 @@ class Streams:
             if edge.dials:
                 self._later(self.scheduler.random.random() * 0.1, "dials", lambda edge=edge: self._dial(edge, 0.1))
         self._later(self.site.fault_tolerance.beat, "beats", self._beat)
-        self._later(product.LOOK, "looks", self._guard)
+        self._later(product.CREDENTIALS_SECONDS, "looks", self._guard)
 
     def close(self) -> None:
         """In the site's task."""
@@ -47,10 +47,10 @@ class Streams:
         site = self.site
         with site.lock:
             for edge in site.edges.values():
-                edge.end()
-            site.lock.wait_for(lambda: not any(edge.stream for edge in site.edges.values()), product.LAST_WORDS)
+                edge.end_stream()
+            site.lock.wait_for(lambda: not any(edge.stream for edge in site.edges.values()), product.GOODBYE_SECONDS)
             for edge in site.edges.values():
-                edge.hang_up()
+                edge.drop_stream()
 
     def _later(self, seconds: float, what: str, action) -> None:
         """In a thread of its own, in the product."""
@@ -66,7 +66,7 @@ class Streams:
         self._later(self.site.fault_tolerance.beat, "beats", self._beat)
 
     def _guard(self) -> None:
-        self._later(product.LOOK if self.world.schedule.revokes else 5.0, "looks", self._guard)
+        self._later(product.CREDENTIALS_SECONDS if self.world.schedule.revokes else 5.0, "looks", self._guard)
         try:
             self.credentials.refresh()
             self.host.monitor.trusts(self.host, self.credentials)
@@ -74,7 +74,7 @@ class Streams:
                 stream = edge.stream
                 if isinstance(stream, End) and stream.certificate is not None:
                     try:
-                        self.credentials.check(stream.certificate)  # pyright: ignore[reportArgumentType]
+                        self.credentials.validated_name(stream.certificate)  # pyright: ignore[reportArgumentType]
                     except NotTrusted:
                         with self.site.lock:
                             edge.rejected += 1
@@ -106,10 +106,10 @@ class Streams:
             if end.on_frame is waiting:
                 end.hang_up()
 
-        self._later(product.GREETING, "waits for a greeting", late)
+        self._later(product.GREETING_SECONDS, "waits for a greeting", late)
 
     def _who(self, shown) -> Edge:
-        name = self.credentials.check(shown)
+        name = self.credentials.validated_name(shown)
         for edge in self.site.edges.values():
             if edge.name == name and not edge.dials:
                 return edge
@@ -118,7 +118,7 @@ class Streams:
     def _greeted(self, edge: Edge, end: End, raw: bytes) -> None:
         try:
             hello = self._greeting(raw, edge.name)
-            self.credentials.check(end.certificate)  # pyright: ignore[reportArgumentType]
+            self.credentials.validated_name(end.certificate)  # pyright: ignore[reportArgumentType]
             own = self.credentials.identity
             proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
             end.send(self._hello(own.certificate_der, proof))
@@ -158,7 +158,7 @@ class Streams:
     def _answered(self, edge: Edge, end: End, raw: bytes, again) -> None:
         try:
             hello = self._greeting(raw, edge.name)
-            name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, NONCE)
+            name = self.credentials.validated_prover(hello.certificate, hello.proof, edge.name, NONCE)
             if name != edge.name:
                 raise NotTrusted(f"the certificate belongs to {name}.")
             end.certificate = parsed(hello.certificate)
@@ -171,10 +171,10 @@ class Streams:
 
     def _hello(self, certificate: bytes = b"", proof: bytes = b"") -> bytes:
         site = self.site
-        return write(Hello(site.federation.hash, site.problem, site.incarnation, NONCE, certificate, proof))
+        return write(Hello(site.federation.hash, site.run_hash, site.incarnation, NONCE, certificate, proof))
 
     def _greeting(self, raw: bytes, name: str) -> Hello:
-        return validate_greeting(parse(raw), self.site.federation, self.site.problem, name, self.site.name)
+        return validate_greeting(parse(raw), self.site.federation, self.site.run_hash, name, self.site.name)
 
     def _connect(self, edge: Edge, hello: Hello, end: End, again=lambda: None) -> None:
         self.host.monitor.connected(self.host, edge, end)

@@ -16,7 +16,7 @@ import numpy as np
 
 from decibel.core import _files as files
 from decibel.engines._checkpoint import CheckpointWarning
-from decibel.silo._federation import Federation, SiteAddress, StopRule
+from decibel.silo._federation import Federation, Member, StopRule
 from decibel.silo.protocol._frames import KINDS, MAGIC
 from decibel.silo.trust._certificates import certificate_fingerprint, pem
 from decibel.silo.trust._signing import key_pem
@@ -55,7 +55,7 @@ class World:
         self.folder = Path(tempfile.mkdtemp(dir=_memory())).resolve()
         self.problem = Problem.of(schedule.sites, schedule.levels)
         self.flow_limit = largest_flow(self.problem) if schedule.limited else None
-        sites = tuple(SiteAddress(f"site-{i}", f"127.0.0.1:{7400 + i}") for i in range(schedule.sites))
+        sites = tuple(Member(f"site-{i}", f"127.0.0.1:{7400 + i}") for i in range(schedule.sites))
         rule = StopRule(schedule.rests, REST) if schedule.rests else None
         self.federation = Federation(
             "test", sites, schedule.edges, steps=schedule.steps, fault_tolerance=schedule.tolerance,

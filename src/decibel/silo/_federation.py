@@ -29,8 +29,9 @@ VERSION = 1  # of the signed text; a site reads no other
 
 
 @dataclass(frozen=True)
-class SiteAddress:
-    """A site: where its neighbours reach it (None: it only dials) and, where that differs, where it listens.
+class Member:
+    """A site of the federation: where its neighbours reach it (None: it only dials) and, where that differs, where it
+    listens.
 
     - `node`: its permanent number, by which it has its data and its random numbers; None is its position.
     - `since`: the edition of the federation file in which it joined.
@@ -106,7 +107,7 @@ class Federation:
     """
 
     name: str
-    sites: tuple[SiteAddress, ...]
+    sites: tuple[Member, ...]
     edges: tuple[tuple[int, int], ...]
     weights: str | Sequence[Sequence[float]] = "lazy-metropolis"
     method: str | None = None
@@ -132,7 +133,7 @@ class Federation:
 
     @property
     def text(self) -> str:
-        """The one way to write it."""
+        """The federation as canonical JSON, which is signed and hashed."""
         content = {"version": VERSION, **asdict(self)}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
@@ -149,13 +150,13 @@ class Federation:
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
-    def node(self, number: int) -> int:
+    def node_id(self, number: int) -> int:
         """The permanent number of the site at a position."""
         node = self.sites[number].node
         return number if node is None else node
 
     @property
-    def witnesses(self) -> int:
+    def confirmations_needed(self) -> int:
         """How many members must confirm something before a site believes it: one more than may be faulty."""
         return 1 + (self.most_faulty if self.faulty is None else self.faulty)
 
@@ -213,7 +214,7 @@ class Federation:
                 f"the federation file has version {version}, and this decibel reads version {VERSION}: all sites and "
                 "the organiser need the same version of decibel."
             )
-        written["sites"] = tuple(SiteAddress(**site) for site in written["sites"])
+        written["sites"] = tuple(Member(**site) for site in written["sites"])
         written["edges"] = tuple((a, b) for a, b in written["edges"])
         written["fault_tolerance"] = FaultTolerance(**written["fault_tolerance"])
         written["stop"] = written.get("stop") and StopRule(**written["stop"])
@@ -222,7 +223,7 @@ class Federation:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Federation:
-        """As people write it: edges by names, an address as host:port, or as a port of this machine."""
+        """Reads the file that people write: edges by names, an address as host:port, or as a port of this machine."""
         try:
             written = tomllib.loads(Path(path).read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
@@ -236,7 +237,7 @@ class Federation:
         for site in written["sites"]:
             _validate_known(site, {"name", "address", "listen"}, f"a site of {path}")
             address, listen = (_address(site[key], key) if key in site else None for key in ("address", "listen"))
-            sites.append(SiteAddress(str(site.get("name", "")), address, listen))
+            sites.append(Member(str(site.get("name", "")), address, listen))
         numbers = {site.name: number for number, site in enumerate(sites)}
         for edge in written["edges"]:
             for name in edge:
@@ -295,7 +296,7 @@ def _validate(federation: Federation) -> None:
             )
     _validate_limits(federation.flow_limit, federation.trust_members)
     _validate_faulty(federation)
-    _private(federation)
+    _validate_privacy(federation)
     _validate_clock(federation.asynchronous, federation.stop)
     validate_rest(federation.stop, drawn=federation.batch_size is not None or "records" in federation.privacy)
     fault_tolerance = federation.fault_tolerance
@@ -361,8 +362,9 @@ def _is_positive(value: JSON) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
-def _private(federation: Federation) -> None:
-    """[privacy]: `messages` are settings of `db.privacy.noisy`, and `records` of `db.privacy.records`."""
+def _validate_privacy(federation: Federation) -> None:
+    """Raises if [privacy] is wrong: `messages` are settings of `db.privacy.noisy`, and `records` of
+    `db.privacy.records`."""
     if federation.sampling not in SAMPLINGS:
         raise ValueError(f"sampling={federation.sampling!r} is not known: choose from {', '.join(SAMPLINGS)}.")
     known = {"messages": {"clip", "noise", "mixing"}, "records": {"clip", "noise", "products"}}

@@ -101,7 +101,7 @@ def join(
     """Create this site's key, which never leaves it, and a certificate request."""
     from ._join import join
 
-    join(name, public, home or Path("silo") / name, console(), replace_key=new_key, told=authority)
+    join(name, public, home or Path("silo") / name, console(), replace_key=new_key, expected_fingerprint=authority)
 
 
 @command

@@ -52,7 +52,7 @@ def explain(gone: Collection[str]) -> str:
 
 
 def largest(homes: Mapping[str, Path]) -> dict[str, Largest]:
-    """By level, of all sites' links."""
+    """The largest flow of any site's link, by level."""
     by_level: dict[str, Largest] = {}
     for site, neighbour, level, flow in _noted(homes):
         cut = flow.limit is not None and flow.largest > flow.limit
@@ -91,7 +91,7 @@ def _sizes(flows: Mapping[str, Largest]) -> list[str]:
 
 
 def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
-    """By level, the limit with which the others still agree, whatever that many members send together."""
+    """Lines that name, by level, the limits with which the others still agree, whatever so many members send."""
     names = [site.name for site in federation.sites]
     by_level = _by_link(homes, federation)
     answers = [tuple(tolerated(len(names), flows)) for flows in by_level.values()]
@@ -107,7 +107,7 @@ def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
 
 
 def _by_link(homes: Mapping[str, Path], federation: Federation) -> dict[str, dict[tuple[int, int], float]]:
-    """By level, how large the flow of every link was in the end."""
+    """How large the flow of every link was in the end, by level."""
     by_level: dict[str, dict[tuple[int, int], float]] = {}
     for site, neighbour, level, flow in _noted(homes):
         a, b = sorted((federation.number(site), federation.number(neighbour)))

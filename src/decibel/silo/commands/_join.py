@@ -58,15 +58,15 @@ def join(
     console: Console | None = None,
     *,
     replace_key: bool = False,
-    told: str | None = None,
+    expected_fingerprint: str | None = None,
 ) -> Path:
     """A site's folder with a key that never leaves it; returns the request to sign."""
     authority = load_certificate(public / "authority.pem")
     federation = load_federation(public, authority)
     federation.number(name)
-    trust = Trust.begin(home, public, authority, federation.name, told)
+    trust = Trust.begin(home, public, authority, federation.name, expected_fingerprint)
     trust.take_federation(federation, str(public / "federation.json"))
-    trust.keep()
+    trust.start_saving()
     for file in PUBLIC:
         if public.resolve() != home.resolve():
             atomic_write(home / file, (public / file).read_bytes())
@@ -156,5 +156,5 @@ def clear(folder: Path) -> None:
 
 
 def _of_a_site(name: str) -> bool:
-    """Also the remains of a file that a killed process was writing."""
+    """Whether a file belongs to a site, or is what remains of one that a killed process was writing."""
     return name in OF_A_SITE or any(name.startswith(f".{known}.") for known in OF_A_SITE)

@@ -87,10 +87,11 @@ def amend(toml: Path, out: Path, days: float, authority: Authority, console: Con
         if not said and not warm:
             raise ValueError(f"{toml} says the same as edition {before.edition}: there is nothing to amend.")
         _validate(after)
-        members = set(before.names) != set(after.names)
+        members_changed = set(before.names) != set(after.names)
         if after.method is not None and not warm:
-            graph = any("graph" in sentence or "weights" in sentence for sentence in said)
-            if why := why_not_exact(method_of(after).strategies, members=members, graph=graph):
+            graph_changed = any("graph" in sentence or "weights" in sentence for sentence in said)
+            strategies = method_of(after).strategies
+            if why := why_not_exact(strategies, members_changed=members_changed, graph_changed=graph_changed):
                 raise not_exact(why)
         left = [name for name in before.names if name not in after.names]
         listed = current_list(authority, before, public)
@@ -230,7 +231,7 @@ def load_authority(out: Path, file: Path | None) -> Authority:
 
 
 def ask_passphrase(file: Path | None, *, new: bool = False) -> str:
-    """From a file, from the environment, or from the terminal."""
+    """The passphrase, from a file, from the environment, or from the terminal."""
     if file is not None:
         return read_file(file).decode().rstrip("\r\n")
     if (given := os.environ.get(VARIABLE)) is not None:

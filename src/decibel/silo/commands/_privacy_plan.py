@@ -121,7 +121,7 @@ def plan(
 
 
 def _batches(samples: int | None, batch_size: int | None) -> int:
-    """In a pass over a site's records."""
+    """The number of batches in a pass over a site's records."""
     if batch_size is None:
         return 1
     if samples is None:
@@ -138,6 +138,6 @@ def _most_steps(ε: float | None, noise: float | None, delta: float, count: Call
 
 
 def rounded_up(value: float) -> float:
-    """To three digits."""
+    """The value, rounded up to three digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return float(f"{math.ceil(value / unit) * unit:.3g}")

@@ -21,7 +21,7 @@ from decibel.core import JSON, plain
 
 from .._errors import BudgetSpent, SiteLost
 from .._logging import Log, configure
-from ..observe._site_status import ENDED, note_state
+from ..observe._site_status import ENDED, STATUS_FILE, write_state
 from ..protocol._health import WORTH_TELLING, who_was_missing
 from ..run._finished import FILE as FINISHED
 from ..run._finished import read as read_finished
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from ..run._silo import Silo
 
-STATUS = "status.json"
 SOLUTION = "solution.npz"
 STALE = 10.0  # seconds after which a note is old
 
@@ -162,11 +161,11 @@ def _solve(engine: Silo, problem: str) -> Result:
     federation = engine.credentials.federation
     if federation.method is None or federation.steps is None:
         raise ValueError("the federation file names no method or no steps: add both, or call solve(engine=db.Silo()).")
-    note_state(home / STATUS, name, "starting", f"loading {problem}")
+    write_state(home / STATUS_FILE, name, "starting", f"loading {problem}")
     try:
         loaded = load_problem(problem)
     except BaseException as error:
-        note_state(home / STATUS, name, "stopped", str(error))
+        write_state(home / STATUS_FILE, name, "stopped", str(error))
         raise
     records = federation.privacy.get("records")
     return solve(
@@ -188,7 +187,7 @@ def _solve(engine: Silo, problem: str) -> Result:
 
 def read_note(home: Path) -> Note | None:
     """What a site has recorded about itself; None if it never ran."""
-    path = home / STATUS
+    path = home / STATUS_FILE
     return json.loads(path.read_text()) if path.is_file() else None
 
 

@@ -60,7 +60,7 @@ def look(homes: Sequence[Path], public: Path | None) -> View:
         if order:
             orders.append(read_order(order, authority, federation.name, str(home / FILE)))
         for report in reports:
-            text = federation.hash + report.text()
+            text = federation.hash + report.signed_bytes()
             try:
                 good = signatures.has_signed(
                     names[report.site], "report", report.certificate, report.signature, text, revoked, datetime.now(UTC)

@@ -18,9 +18,9 @@ from .._errors import NotTrusted, Rejected
 from ..protocol._edge import Edge
 from ..protocol._frame_limits import MOST_AWAITED, MOST_STRAINED
 from ..protocol._frames import STATES, Ordered, Report, Reports, Strained, parse, write
-from ..protocol._newest import Newest
+from ..protocol._signed_board import SignedBoard
 from ..trust._order import Order
-from ._site_status import state
+from ._site_status import state_and_detail
 
 if TYPE_CHECKING:
     from ..protocol._site import Site
@@ -39,26 +39,28 @@ class Bulletin:
         self._credentials = credentials
         self._names = [member.name for member in site.federation.sites]
         self._lock = threading.Lock()
-        self._reports = Newest[Report](site.federation, site.number, credentials, "report", site.federation.hash)
-        self._told: dict[int, dict[int, tuple[int, int]]] = {}  # by neighbour and site, what was passed on last
-        self._proofs = {number: site.limits.proofs(site.fault_tolerance.beat) for number in site.edges}
+        self._reports = SignedBoard[Report](site.federation, site.number, credentials, "report", site.federation.hash)
+        self._passed_on: dict[int, dict[int, tuple[int, int]]] = {}  # by neighbour and site, what was passed on last
+        self._signature_allowances = {
+            number: site.limits.signature_allowance(site.fault_tolerance.beat) for number in site.edges
+        }
         self._reported_at = 0.0
-        self._passed = 0  # the number of the order that was passed on last
+        self._order_passed_on = 0  # the number of the order that was passed on last
         site.bulletin = self
 
     @property
-    def known(self) -> list[Report]:
+    def reports(self) -> list[Report]:
         with self._lock:
-            return [report for _, report in sorted(self._reports.known.items())]
+            return [report for _, report in sorted(self._reports.by_site.items())]
 
     @property
     def order(self) -> Order | None:
-        """The authority's newest."""
+        """The authority's newest order."""
         return self._credentials.trust.order
 
     def greet(self, edge: Edge) -> None:
         """Tells the neighbour on a new stream all that is known."""
-        self._told.pop(edge.number, None)
+        self._passed_on.pop(edge.number, None)
         if self.order is not None:
             edge.send(write(Ordered(self._credentials.trust.order_text)))
 
@@ -67,12 +69,12 @@ class Bulletin:
         if isinstance(frame, Ordered):
             self._hear_order(frame.text)
             return
-        told = self._told.setdefault(edge.number, {})
+        passed_on = self._passed_on.setdefault(edge.number, {})
         for report in frame.reports:
-            told[report.site] = max(told.get(report.site, (0, 0)), report.order)
-        checked = self._reports.checked(frame.reports, self._proofs[edge.number], self.site.clock.now())
+            passed_on[report.site] = max(passed_on.get(report.site, (0, 0)), report.order)
+        news = self._reports.valid_news(frame.reports, self._signature_allowances[edge.number], self.site.clock.now())
         with self._lock:
-            self._reports.take(checked)
+            self._reports.take(news)
 
     def _hear_order(self, text: bytes) -> None:
         try:
@@ -84,9 +86,9 @@ class Bulletin:
     def obey(self) -> None:
         """Passes a new order on, and ends this site's run if it says so."""
         order = self.order
-        if order is None or order.number <= self._passed:
+        if order is None or order.number <= self._order_passed_on:
             return
-        self._passed = order.number
+        self._order_passed_on = order.number
         frame = write(Ordered(self._credentials.trust.order_text))
         with self.site.lock:
             for edge in self.site.edges.values():
@@ -105,27 +107,27 @@ class Bulletin:
         for edge in self.site.edges.values():
             if edge.stream is None:
                 continue
-            told = self._told.setdefault(edge.number, {})
+            passed_on = self._passed_on.setdefault(edge.number, {})
             with self._lock:
-                news = [report for report in self._reports.newer_than(told) if report.site != edge.number]
+                news = [report for report in self._reports.newer_than(passed_on) if report.site != edge.number]
             if news:
-                told.update((report.site, report.order) for report in news)
+                passed_on.update((report.site, report.order) for report in news)
                 with self.site.lock:
                     edge.send(write(Reports(tuple(news))))
 
     def _own_report(self) -> Report:
         site = self.site
         with site.lock:
-            word, _ = state(site, site.clock.now())
+            word, _ = state_and_detail(site, site.clock.now())
             numbers = {name: number for number, name in enumerate(self._names)}
-            last = self._reports.known.get(site.number)
+            last = self._reports.by_site.get(site.number)
             return Report(
                 site.number,
                 site.incarnation,
                 0 if last is None else last.serial + 1,
                 int(time.time()),
                 STATES.index(word),
-                site.next if site.finished else site.health.step,
+                site.next_step if site.finished else site.health.step,
                 site.goal,
                 site.health.rate,
                 tuple(numbers[name] for name in list(site.health.awaited)[:MOST_AWAITED]),
@@ -134,7 +136,7 @@ class Bulletin:
 
     def save(self, folder: Path) -> None:
         """Saves all with signatures, for `decibel silo watch`; errors of the disk are raised."""
-        frame = base64.b64encode(write(Reports(tuple(self.known)))).decode()
+        frame = base64.b64encode(write(Reports(tuple(self.reports)))).decode()
         content = {"federation": self.site.federation.name, "order": self._credentials.trust.order_text.decode()}
         atomic_write(folder / FILE, json.dumps(content | {"reports": frame}), durable=False)
 

@@ -22,7 +22,7 @@ from .._federation import LOOPBACK
 from ..protocol._async_edge import AsyncEdge
 from ..protocol._async_site import AsyncSite
 from ..protocol._frames import STATES, VERSION
-from ._site_status import status
+from ._site_status import status_facts
 from ._view import page, view
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ PATHS = ("/healthz", "/readyz", "/metrics", "/federation", "/federation.json")
 
 
 def serve(site: Site, port: int, closed: threading.Event) -> None:
-    """Until the site is closed; raises if the port is taken."""
+    """Serves requests until the site is closed; raises if the port is taken."""
     server = Endpoint((LOOPBACK, port), Answer)
     server.site = site
     server.timeout = 0.5
@@ -84,17 +84,17 @@ class Answer(BaseHTTPRequestHandler):
             well, body = (alive if self.path == "/healthz" else ready)(site)
             self._send(200 if well else 503, "application/json", json.dumps(body))
         elif self.path == "/federation" and site.bulletin is not None:
-            shown = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
+            shown = view(site.federation, site.bulletin.reports, site.bulletin.order, time.time())
             self._send(200, "text/html; charset=utf-8", page(shown))
         elif self.path == "/federation.json" and site.bulletin is not None:
-            shown = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
+            shown = view(site.federation, site.bulletin.reports, site.bulletin.order, time.time())
             rows: list[JSON] = [row._asdict() for row in shown.rows]
             self._send(200, "application/json", json.dumps({**shown._asdict(), "rows": rows}))
         else:
             self._send(404, "text/plain; charset=utf-8", f"{', '.join(PATHS)}\n")
 
     def _names_this_machine(self) -> bool:
-        """By any port: it may be forwarded."""
+        """Whether the request names this machine as its host, at any port since that may be forwarded."""
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HOSTS
 
@@ -120,12 +120,12 @@ def alive(site: Site) -> tuple[bool, dict[str, JSON]]:
 
 def ready(site: Site) -> tuple[bool, dict[str, JSON]]:
     """Whether it does steps, and if not, why."""
-    now = status(site)
+    now = status_facts(site)
     return now["state"] == "running", {name: now[name] for name in ("site", "state", "detail", "step", "steps")}
 
 
 def metrics(site: Site) -> str:
-    return "".join(f"{line}\n" for line in _lines(status(site), site))
+    return "".join(f"{line}\n" for line in _lines(status_facts(site), site))
 
 
 def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
     now = site.clock.now()
     about = {"site": facts["site"], "federation": facts["federation"]}
     about |= {"decibel": facts["decibel"], "jax": facts["jax"], "protocol": str(VERSION)}
-    yield from _one("info", "gauge", "What runs here.", [(about, 1)])
-    yield from _one(
+    yield from _metric("info", "gauge", "What runs here.", [(about, 1)])
+    yield from _metric(
         "state", "gauge", "1 for the state it is in.", [({"state": s}, s == facts["state"]) for s in STATES]
     )
     for name, text, value in (
@@ -152,14 +152,14 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
         ("rest_seconds", "At rest, by the stop rule.", site.rest.seconds(now) if isinstance(site, AsyncSite) else None),
     ):
         if value is not None:
-            yield from _one(name, "gauge", text, [({}, value)])
+            yield from _metric(name, "gauge", text, [({}, value)])
     by_neighbour: list[tuple[str, str, str, Callable[[Edge], float]]] = [
         ("neighbour_connected", "gauge", "Whether there is a stream.", lambda edge: edge.stream is not None),
         ("neighbour_talking", "gauge", "Whether messages are exchanged.", lambda edge: edge.state == "talking"),
-        ("sent_bytes_total", "counter", "Bytes of frames to it.", lambda edge: edge.sent),
-        ("received_bytes_total", "counter", "Bytes of frames from it.", lambda edge: edge.received),
+        ("sent_bytes_total", "counter", "Bytes of frames to it.", lambda edge: edge.sent_bytes),
+        ("received_bytes_total", "counter", "Bytes of frames from it.", lambda edge: edge.received_bytes),
         ("rejected_total", "counter", "Frames and streams that were rejected.", lambda edge: edge.rejected),
-        ("waited_seconds_total", "counter", "Seconds that a step waited for it.", lambda edge: edge.waited),
+        ("waited_seconds_total", "counter", "Seconds that a step waited for it.", lambda edge: edge.waited_seconds),
         ("missing_seconds_total", "counter", "Seconds without it.", lambda edge: site.health.missing.get(edge.name, 0)),
     ]
     if isinstance(site, AsyncSite):
@@ -174,10 +174,10 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
         ]
     for name, kind, text, value in by_neighbour:
         values = [({"neighbour": edge.name}, value(edge)) for edge in site.edges.values()]
-        yield from _one(name, kind, text, values)
+        yield from _metric(name, kind, text, values)
 
 
-def _one(name: str, kind: str, text: str, values: Sequence[tuple[Mapping[str, JSON], float]]) -> Iterator[str]:
+def _metric(name: str, kind: str, text: str, values: Sequence[tuple[Mapping[str, JSON], float]]) -> Iterator[str]:
     yield f"# HELP decibel_silo_{name} {text}"
     yield f"# TYPE decibel_silo_{name} {kind}"
     for labels, value in values:

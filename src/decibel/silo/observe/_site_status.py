@@ -14,10 +14,11 @@ from ..protocol._health import WORTH_TELLING, who_was_missing
 from ..protocol._site import Site
 
 ENDED = ("finished", "stopped")
+STATUS_FILE = "status.json"  # in a site's folder
 
 
-def state(site: Site, now: float) -> tuple[str, str]:
-    """One of starting, compiling, waiting, running, refused, stopped and finished; and a word more."""
+def state_and_detail(site: Site, now: float) -> tuple[str, str]:
+    """The word for the site's state (one of `STATES`), and a detail such as for whom it waits."""
     health = site.health
     if site.finished:
         return "finished", ""
@@ -27,7 +28,7 @@ def state(site: Site, now: float) -> tuple[str, str]:
     refusals = [
         f"{edge.name}: {edge.refusal}"
         for edge in site.edges.values()
-        if edge.refusal and not edge.open and (not site.running or edge.name in waits)
+        if edge.refusal and not edge.is_open and (not site.running or edge.name in waits)
     ]
     if refusals:
         return "refused", "; ".join(refusals)
@@ -38,16 +39,16 @@ def state(site: Site, now: float) -> tuple[str, str]:
     return ("running" if site.running else "starting"), ""
 
 
-def status(site: Site) -> dict[str, JSON]:
-    """What is written into `status.json`."""
+def status_facts(site: Site) -> dict[str, JSON]:
+    """The facts that are written to `status.json`."""
     with site.lock:
         now = site.clock.now()
-        word, detail = state(site, now)
+        word, detail = state_and_detail(site, now)
         rest = {"rest_seconds": site.rest.seconds(now)} if isinstance(site, AsyncSite) else {}
         return rest | {
             "site": site.name,
             "federation": site.federation.name,
-            "step": site.next if site.finished else site.health.step,
+            "step": site.next_step if site.finished else site.health.step,
             "steps": site.goal,
             "steps_done": site.steps_done,
             "steps_per_second": round(site.health.rate, 3),
@@ -61,37 +62,39 @@ def status(site: Site) -> dict[str, JSON]:
         }
 
 
-def progress(site: Site) -> str:
+def progress_line(site: Site) -> str:
     """One line of the log, every `progress_every` seconds."""
-    facts = status(site)
+    facts = status_facts(site)
     connected = sum(edge.stream is not None for edge in site.edges.values())
     line = f"step {facts['step']} of {facts['steps']}, {site.health.rate:.3g} steps/s, {connected} of "
     line += f"{len(site.edges)} neighbours connected"
     return line if facts["state"] == "running" else f"{line}, {facts['state']} {facts['detail']}".rstrip()
 
 
-def note(path: Path, facts: dict[str, JSON]) -> None:
+def write_status(path: Path, facts: dict[str, JSON]) -> None:
     """Writes the file for `decibel silo status`; errors of the disk are raised."""
     atomic_write(path, json.dumps(facts | {"time": time.time()}), durable=False)
 
 
-def note_state(path: Path, name: str, word: str, detail: str = "") -> None:
+def write_state(path: Path, name: str, word: str, detail: str = "") -> None:
     """Records a state before there is a site, or if there will be none. Errors of the disk are reported when they
     matter.
     """
     with suppress(OSError):
-        note(path, {"site": name, "step": 0, "state": word, "detail": plain(detail), "missing": {}, "neighbours": {}})
+        write_status(
+            path, {"site": name, "step": 0, "state": word, "detail": plain(detail), "missing": {}, "neighbours": {}}
+        )
 
 
 def closing_line(site: Site) -> str:
     """The last line of a run: where it ended, why, and who was missing for how long."""
     health = site.health
     first = f"finished {site.steps_done} steps" if site.finished else f"stopped at step {health.step}"
-    if site.finished and site.steps_done < site.next:
-        first = f"finished at step {site.next}, with {site.steps_done} steps done here and the rest by others"
+    if site.finished and site.steps_done < site.next_step:
+        first = f"finished at step {site.next_step}, with {site.steps_done} steps done here and the rest by others"
     first += f", without {', '.join(health.without)}" if health.without and not site.had_finished else ""
     first += f", since {health.reason}" if health.reason else ""
-    late = {edge.name: edge.waited for edge in site.edges.values()}
+    late = {edge.name: edge.waited_seconds for edge in site.edges.values()}
     waits = [f"{seconds:.0f} s for {name}" for name, seconds in late.items() if seconds >= WORTH_TELLING]
     absent = who_was_missing(health.missing) or "nobody was missing"
     return "; ".join([first, absent, *([f"waited {', '.join(waits)}"] if waits else [])])

@@ -60,10 +60,10 @@ class View(NamedTuple):
 
 
 def view(federation: Federation, reports: Iterable[Report], order: Order | None, now: float) -> View:
-    """What is known at a Unix time."""
-    known = {report.site: report for report in reports}
+    """The view at a Unix time."""
+    report_of = {report.site: report for report in reports}
     names = [site.name for site in federation.sites]
-    rows = tuple(_row(name, known.get(number), names, now) for number, name in enumerate(names))
+    rows = tuple(_row(name, report_of.get(number), names, now) for number, name in enumerate(names))
     return View(federation.name, order.sentence if order is not None and order.stop else "", rows)
 
 
@@ -74,11 +74,9 @@ def _row(name: str, report: Report | None, names: list[str], now: float) -> Site
     state = STATES[report.state]
     if age > STALE and state not in ENDED:
         state = f"no report for {age:.0f} s (was {state})"
-    elif report.waits and state == "waiting":
-        state = f"waiting for {', '.join(names[place] for place in report.waits)}"
-    strained = tuple(
-        f"{LEVELS[place.level]} from {names[place.neighbour]}: {place.share:.0%}" for place in report.strained
-    )
+    elif report.awaited_sites and state == "waiting":
+        state = f"waiting for {', '.join(names[number] for number in report.awaited_sites)}"
+    strained = tuple(f"{LEVELS[link.level]} from {names[link.neighbour]}: {link.share:.0%}" for link in report.strained)
     return SiteRow(name, state, report.step, report.steps, report.rate, age, strained)
 
 

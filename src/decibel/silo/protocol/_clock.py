@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class Lock(AbstractContextManager[Any, Any], Protocol):
-    """What a site uses of `threading.Condition`."""
+    """The part of `threading.Condition` that a site uses."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
@@ -21,7 +21,7 @@ class Lock(AbstractContextManager[Any, Any], Protocol):
 
 
 class Clock:
-    """That of the machine."""
+    """The clock of the machine."""
 
     def now(self) -> float:
         """Seconds that never go back."""

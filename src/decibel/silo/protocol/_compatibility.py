@@ -15,14 +15,14 @@ from ._frames import NO_HASH, Build
 
 
 def build_of(problem: Problem) -> Build:
-    """That of this site; the problem has its data."""
+    """The build of this site. `problem` must hold its data."""
     losses = loss_hashes(problem)
     upper, lower = (bytes.fromhex(digest) if digest else NO_HASH for digest in (losses.upper, losses.lower))
     return Build(version("decibel-opt"), jax.__version__, upper, lower)
 
 
 def differences(ours: Build, theirs: Build, name: str) -> list[str]:
-    """What both ends should know, although they still talk."""
+    """Sentences on versions that differ, which both ends should know although they still talk."""
     said = [
         f"{name} has {what} {plain(their_version, 64)}, and this site {our_version}"
         for what, our_version, their_version in (

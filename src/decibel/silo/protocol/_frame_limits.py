@@ -40,7 +40,7 @@ SIGNATURE = 80
 CERTIFICATE = 4096
 NOWHERE = Position(-1, -1)
 FINISHED = Position(2**62, 0)
-# Frames without a message
+# Frames without a message that a neighbour may send
 BURST = 200
 PER_BEAT = 4
 PER_SECOND = 20
@@ -48,8 +48,8 @@ PER_SECOND = 20
 NEWEST_BURST = 20_000
 NEWEST_PER_SECOND = 5_000
 # Signatures to verify, for every site
-PROOFS = 64
-PROOFS_PER_BEAT = 4
+SIGNATURES = 64
+SIGNATURES_PER_BEAT = 4
 FREE_DELAY = 0.1  # beats by which a message may be late for nothing: networks differ, and machines are busy
 CATCH_UP_BEATS = 4  # beats in which a neighbour that was away must catch up with the others
 FORGIVEN_AFTER = 1000  # messages after which it is forgotten that an edge was suspended
@@ -58,7 +58,7 @@ MOST_DOUBLED = 30  # times that the pause is doubled, which is far beyond the lo
 
 
 class Limits(NamedTuple):
-    """Of one federation."""
+    """The limits of one federation on what frames may contain."""
 
     sites: int
     steps: int
@@ -77,16 +77,16 @@ class Limits(NamedTuple):
         """Bytes of the nonces of all sites."""
         return 8 * self.sites
 
-    def proofs(self, beat: float) -> Allowance:
-        """Of signatures in statements that one neighbour may have this site verify: those of all sites, several times a
-        beat, and many at the start, where all answer all."""
-        return Allowance(PROOFS_PER_BEAT * self.sites / beat, PROOFS * self.sites)
+    def signature_allowance(self, beat: float) -> Allowance:
+        """How many signatures one neighbour may have this site verify: those of all sites several times a beat, and
+        many more at the start, where all answer all."""
+        return Allowance(SIGNATURES_PER_BEAT * self.sites / beat, SIGNATURES * self.sites)
 
     def validate(self, frame: Frame) -> None:
         match frame:
             case Roll(statements=statements) | Stand(statements=statements):
                 self._statements(statements)
-            case Join(step=step, got=got):
+            case Join(step=step, last_received=got):
                 self._step(step)
                 if got != NOWHERE:
                     self._step(got.step)
@@ -122,7 +122,7 @@ class Limits(NamedTuple):
         if len({report.site for report in reports}) < len(reports):
             raise Rejected("two reports of one site")
         for report in reports:
-            sites = (report.site, *report.waits, *(link.neighbour for link in report.strained))
+            sites = (report.site, *report.awaited_sites, *(link.neighbour for link in report.strained))
             if (
                 max(sites) >= self.sites
                 or report.state >= len(STATES)
@@ -130,7 +130,7 @@ class Limits(NamedTuple):
             ):
                 raise Rejected("a report of what is not in the federation")
             if (
-                len(report.waits) > MOST_AWAITED
+                len(report.awaited_sites) > MOST_AWAITED
                 or len(report.strained) > MOST_STRAINED
                 or len(report.certificate) > CERTIFICATE
             ):
@@ -144,19 +144,19 @@ class Limits(NamedTuple):
             raise Rejected(f"step {step}, of {self.steps}")
 
 
-def validate_greeting(hello: Frame, federation: Federation, problem: bytes, other: str, name: str) -> Hello:
-    """HELLO, if it is of the same federation and the same problem; `_compatibility` compares losses."""
+def validate_greeting(hello: Frame, federation: Federation, run_hash: bytes, other: str, name: str) -> Hello:
+    """Returns the HELLO if it names the same federation and the same run; `_compatibility` compares losses."""
     if not isinstance(hello, Hello):
         raise Rejected("no HELLO")
-    if hello.federation.hex() in federation.history:
-        edition = federation.history.index(hello.federation.hex()) + 1
+    if hello.federation_hash.hex() in federation.history:
+        edition = federation.history.index(hello.federation_hash.hex()) + 1
         raise Rejected(
             f"{other} has edition {edition} of the federation file, and {name} has edition {federation.edition}: the "
             f"organiser has to send {other} the newest"
         )
-    if hello.federation != federation.hash:
+    if hello.federation_hash != federation.hash:
         raise Rejected(f"{other} and {name} have different federation files: compare them")
-    if hello.problem != problem:
+    if hello.run_hash != run_hash:
         raise Rejected(
             f"{other} and {name} run different problems: compare method, step sizes, batch_size, seed, x0 and y0"
         )
@@ -164,7 +164,7 @@ def validate_greeting(hello: Frame, federation: Federation, problem: bytes, othe
 
 
 class Allowance(TokenBucket):
-    """Spent by frames, and by messages that count for nothing."""
+    """A budget of frames, and of messages that count for nothing, which raises once it is spent."""
 
     def spend(self, now: float) -> None:
         if not self.takes(now):
@@ -182,44 +182,44 @@ class WaitBudget:
 
     def __init__(self, rules: FaultTolerance) -> None:
         self._rules = rules
-        self._left = rules.deadline
+        self._seconds_left = rules.deadline
         self._refilled_at = 0.0
-        self._strikes = 0
-        self._used = 0
-        self._again = 0.0
-        self._joined: float | None = None  # when it joined from behind; None once it has caught up
+        self._suspensions = 0
+        self._messages_since_join = 0
+        self._closed_until = 0.0
+        self._behind_since: float | None = None  # when the neighbour joined from behind; None once it has caught up
 
-    def joined(self, now: float, *, behind: bool) -> None:
-        self._used = 0
-        self._joined = now if behind else None
+    def on_join(self, now: float, *, behind: bool) -> None:
+        self._messages_since_join = 0
+        self._behind_since = now if behind else None
 
-    def caught_up(self) -> None:
-        self._joined = None
+    def on_caught_up(self) -> None:
+        self._behind_since = None
 
-    def took_part(self) -> None:
-        self._used += 1
-        if self._used >= FORGIVEN_AFTER:
-            self._strikes = 0
+    def on_message(self) -> None:
+        self._messages_since_join += 1
+        if self._messages_since_join >= FORGIVEN_AFTER:
+            self._suspensions = 0
 
     def spend(self, useful: float, seconds: float) -> None:
-        """`useful` is the time in which the site was not held up, so far."""
+        """Takes seconds for which the site was held up. `useful` is the time so far in which it was not."""
         share = self._rules.waiting
         if share < 1:
             refill = share / (1 - share) * (useful - self._refilled_at)
-            self._left = min(self._rules.deadline, self._left + refill) - seconds
+            self._seconds_left = min(self._rules.deadline, self._seconds_left + refill) - seconds
             self._refilled_at = useful
 
-    def over(self, now: float) -> str:
-        """Why the site no longer waits for it; empty if it does."""
-        if self._joined is not None and now > self._joined + CATCH_UP_BEATS * self._rules.beat:
+    def exceeded_reason(self, now: float) -> str:
+        """Why the site no longer waits for the neighbour; empty if it still does."""
+        if self._behind_since is not None and now > self._behind_since + CATCH_UP_BEATS * self._rules.beat:
             return "and did not catch up"
-        if self._left <= 0:
+        if self._seconds_left <= 0:
             return "in its share of the time (waiting)"
         return ""
 
-    def suspended(self, now: float) -> None:
-        self._again = now + min(LONGEST_PAUSE, self._rules.patience * 2 ** min(self._strikes, MOST_DOUBLED))
-        self._strikes += 1
+    def on_suspend(self, now: float) -> None:
+        self._closed_until = now + min(LONGEST_PAUSE, self._rules.patience * 2 ** min(self._suspensions, MOST_DOUBLED))
+        self._suspensions += 1
 
     def may_join(self, now: float) -> bool:
-        return now >= self._again
+        return now >= self._closed_until

@@ -27,7 +27,7 @@ LONGEST_VERSION = 64
 
 
 class Malformed(ValueError):
-    """These bytes are not a frame."""
+    """Raised on bytes that are not a frame."""
 
 
 class Position(NamedTuple):
@@ -51,8 +51,8 @@ class Hello(NamedTuple):
     """The first frame of a stream. The sender's identity is in its TLS certificate, which the listening end also sends,
     with its signature of the dialler's nonce: the dialler's gRPC does not show it."""
 
-    federation: bytes
-    problem: bytes
+    federation_hash: bytes
+    run_hash: bytes
     incarnation: int
     nonce: bytes
     certificate: bytes = b""
@@ -84,19 +84,19 @@ class Statement(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Larger, of one site, for what was said later."""
+        """Grows from each statement of a site to its next."""
         return self.incarnation, self.serial
 
     def has_heard(self, site: int, nonce: int) -> bool:
         return self.heard[site * _NONCE.size : (site + 1) * _NONCE.size] == _NONCE.pack(nonce)
 
-    def text(self) -> bytes:
-        """What is signed."""
+    def signed_bytes(self) -> bytes:
+        """The bytes that the site signs."""
         return self._head(0, 0, 0) + _steps(self.saved) + self.heard
 
-    def head(self, heard: int) -> bytes:
-        """What comes before its parts in a frame; `heard` is the place of that part among those of the frame."""
-        return self._head(heard, len(self.signature), len(self.certificate))
+    def head(self, heard_index: int) -> bytes:
+        """The bytes before the statement's parts in a frame, whose part number `heard_index` is what it has heard."""
+        return self._head(heard_index, len(self.signature), len(self.certificate))
 
     def _head(self, *parts: int) -> bytes:
         flags = _flags(self.running, self.done)
@@ -111,15 +111,15 @@ def nonces_of(statements: Iterable[Statement], sites: int) -> bytes:
 
 
 class Roll(NamedTuple):
-    """Statements of all sites: those that fixed the sender's first step, or the newest until then. `running`: whether
-    the sender has begun its first step."""
+    """The statements that fixed the sender's first step or, until it is fixed, the newest statements of all sites.
+    `running` says whether the sender has begun its first step."""
 
     running: bool
     statements: tuple[Statement, ...]
 
 
 class Stand(NamedTuple):
-    """Newer statements, during the run."""
+    """Statements that are newer than those which the receiver has, passed on after ROLL."""
 
     statements: tuple[Statement, ...]
 
@@ -129,20 +129,20 @@ class Join(NamedTuple):
 
     Attributes:
         epoch: the epoch of the exchange in progress or the last one.
-        next: the new epoch that the dialler proposes; the answer repeats it.
-        open: whether the sender still exchanges messages in `epoch`.
-        holds: whether the sender remembers the flow of this edge.
+        new_epoch: the epoch that the dialler proposes; the answer repeats it.
+        is_open: whether the sender still exchanges messages in `epoch`.
+        holds_flow: whether the sender remembers the flow of this edge.
         step: the first step in which the sender takes part.
-        got: the position of the last message that it received.
+        last_received: the position of the last message that it received.
         answer: whether this is JOINED.
     """
 
     epoch: int
-    next: int
-    open: bool
-    holds: bool
+    new_epoch: int
+    is_open: bool
+    holds_flow: bool
     step: int
-    got: Position
+    last_received: Position
     answer: bool = False
 
 
@@ -155,15 +155,15 @@ class Data(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """The sender continues at a later step."""
+    """Says that the sender continues at a later step."""
 
     step: int
 
 
 class Beat(NamedTuple):
-    """A sign of life; `waits` is whether the sender waits for a neighbour itself."""
+    """A sign of life. `is_waiting` says whether the sender waits for another neighbour."""
 
-    waits: bool = False
+    is_waiting: bool = False
 
 
 class Bye(NamedTuple):
@@ -188,15 +188,15 @@ class Strained(NamedTuple):
     """A link whose flow on a level is a large share of its limit."""
 
     neighbour: int
-    level: int  # its place in x, y, z
+    level: int  # its index in x, y, z
     share: float
 
 
 class Report(NamedTuple):
     """How a site is doing, signed by it, for people to see; nothing is decided by it.
 
-    `time` is the Unix time of its own clock, `state` the place of a word in `STATES`, `waits` the numbers of the sites
-    for which it waits.
+    `time` is the Unix time of its own clock, `state` the index of a word in `STATES`, and `awaited_sites` the numbers
+    of the sites for which it waits.
     """
 
     site: int
@@ -207,18 +207,18 @@ class Report(NamedTuple):
     step: int
     steps: int
     rate: float
-    waits: tuple[int, ...] = ()
+    awaited_sites: tuple[int, ...] = ()
     strained: tuple[Strained, ...] = ()
     signature: bytes = b""
     certificate: bytes = b""
 
     @property
     def order(self) -> tuple[int, int]:
-        """Larger, of one site, for what was said later."""
+        """Grows from each report of a site to its next."""
         return self.incarnation, self.serial
 
-    def text(self) -> bytes:
-        """What is signed."""
+    def signed_bytes(self) -> bytes:
+        """The bytes that the site signs."""
         return self._head(0, 0) + self._lists()
 
     def written(self) -> bytes:
@@ -226,11 +226,11 @@ class Report(NamedTuple):
         return head + self._lists() + self.signature + self.certificate
 
     def _head(self, signature: int, certificate: int) -> bytes:
-        lengths = (len(self.waits), len(self.strained), signature, certificate)
-        return _REPORT.pack(*self[: self._fields.index("waits")], *lengths)
+        lengths = (len(self.awaited_sites), len(self.strained), signature, certificate)
+        return _REPORT.pack(*self[: self._fields.index("awaited_sites")], *lengths)
 
     def _lists(self) -> bytes:
-        waits = struct.pack(f"<{len(self.waits)}H", *self.waits)
+        waits = struct.pack(f"<{len(self.awaited_sites)}H", *self.awaited_sites)
         return waits + b"".join(_STRAINED.pack(*link) for link in self.strained)
 
 
@@ -335,13 +335,14 @@ def _build(build: Build) -> bytes:
 
 def _statements(statements: tuple[Statement, ...]) -> bytes:
     """Most sites have heard the same nonces, so these are written once."""
-    places = {heard: place for place, heard in enumerate(dict.fromkeys(statement.heard for statement in statements))}
-    parts = [_COUNT.pack(len(places))]
-    parts += map(_with_size, places)
+    distinct = dict.fromkeys(statement.heard for statement in statements)
+    index_of = {heard: index for index, heard in enumerate(distinct)}
+    parts = [_COUNT.pack(len(index_of))]
+    parts += map(_with_size, index_of)
     parts.append(_COUNT.pack(len(statements)))
     for statement in statements:
         parts += [
-            statement.head(places[statement.heard]),
+            statement.head(index_of[statement.heard]),
             _steps(statement.saved),
             statement.signature,
             statement.certificate,
@@ -507,7 +508,7 @@ def _reports(reader: FrameReader) -> Reports:
 def _read_report(reader: FrameReader) -> Report:
     *fields, waits, strained, signature, certificate = reader.take(_REPORT)
     return Report(*fields)._replace(
-        waits=struct.unpack(f"<{waits}H", reader.bytes(2 * waits)),
+        awaited_sites=struct.unpack(f"<{waits}H", reader.bytes(2 * waits)),
         strained=tuple(Strained(*reader.take(_STRAINED)) for _ in range(strained)),
         signature=bytes(reader.bytes(signature)),
         certificate=bytes(reader.bytes(certificate)),

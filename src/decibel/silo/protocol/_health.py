@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ._rendezvous import Rendezvous
 
 WORTH_TELLING = 1.0  # seconds; every step waits a little
-WINDOW = 60.0  # seconds over which steps are counted for their rate
+RATE_SECONDS = 60.0  # seconds over which steps are counted for their rate
 
 
 class Health:
@@ -23,22 +23,22 @@ class Health:
         self._edges = edges
         self.compiling = False
         self.reason = ""  # why it has stopped
-        self.awaited: dict[str, float] = {}  # for whom it waits, and since when
-        self.missing: dict[str, float] = {}  # for how many seconds, in all, somebody was not there
+        self.awaited: dict[str, float] = {}  # the names of those for whom the site waits, and since when
+        self.missing: dict[str, float] = {}  # for how many seconds each site was not there, in all
         self.without: list[str] = []  # neighbours that lack the model of a run that has finished
         self.expiries: dict[str, float] = {}  # Unix times at which the certificate and the list of revoked keys end
         self.step = 0
         self.updated = now
         self._steps: deque[tuple[float, int]] = deque()
 
-    def waits_for(self, names: Iterable[str], now: float) -> None:
+    def set_awaited(self, names: Iterable[str], now: float) -> None:
         self.awaited = {name: self.awaited.get(name, now) for name in names}
 
     def absent(self, *, running: bool) -> list[str]:
         """The sites that should be there now and are not: all sites at the start, then the neighbours."""
-        if not self._rendezvous.start_known:
+        if not self._rendezvous.is_start_known:
             return self._rendezvous.absent
-        return [edge.name for edge in self._edges.values() if running and not (edge.open or edge.finished)]
+        return [edge.name for edge in self._edges.values() if running and not (edge.is_open or edge.finished)]
 
     def update(self, now: float, step: int, *, running: bool) -> None:
         """Called every `beat`: adds up who is missing and how fast steps are done."""
@@ -49,7 +49,7 @@ class Health:
         if not running:
             self._steps.clear()  # the step from which it continues was not done now
         self._steps.append((now, step))
-        while self._steps[0][0] < now - WINDOW and len(self._steps) > 2:
+        while self._steps[0][0] < now - RATE_SECONDS and len(self._steps) > 2:
             self._steps.popleft()
 
     @property
@@ -71,5 +71,5 @@ class Health:
 
 
 def who_was_missing(seconds: Mapping[str, float]) -> str:
-    known = {name: gap for name, gap in seconds.items() if gap >= WORTH_TELLING}
-    return ", ".join(f"{name} was missing for {gap:.0f} s" for name, gap in known.items())
+    long_gaps = {name: gap for name, gap in seconds.items() if gap >= WORTH_TELLING}
+    return ", ".join(f"{name} was missing for {gap:.0f} s" for name, gap in long_gaps.items())

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 Layout = tuple[tuple[int, int, np.dtype], ...] | None  # (first byte, end, dtype) per part; None: the message is floats
 
 
-def in_code(written: ConcatCodec) -> Layout:
-    """Of a message of several levels in one code."""
+def layout_of(codec: ConcatCodec) -> Layout:
+    """Which bytes of a message with this codec are floats."""
     parts = []
     first = 0
-    dtype = np.dtype(written.dtype)
-    for width in written.widths:
-        size = written.code.bytes(width, dtype)
-        floats = written.code.float_bytes(width, dtype)
+    dtype = np.dtype(codec.dtype)
+    for width in codec.widths:
+        size = codec.code.bytes(width, dtype)
+        floats = codec.code.float_bytes(width, dtype)
         if not 0 <= floats <= size or floats % dtype.itemsize:
             raise ValueError(
-                f"{type(written.code).__name__}.float_bytes gives {floats} for a message of {size} bytes: return a "
+                f"{type(codec.code).__name__}.float_bytes gives {floats} for a message of {size} bytes: return a "
                 f"multiple of {dtype.itemsize}, the bytes of {dtype}, from 0 to {size}."
             )
         parts.append((first, first + floats, dtype))

@@ -25,10 +25,10 @@ class SendQueue:
         room: int = 0,
         certificate: x509.Certificate | None = None,
         *,
-        shown: Identity | None = None,
+        presented: Identity | None = None,
     ) -> None:
-        self.certificate = certificate  # what the other end of this very stream has shown
-        self.shown = shown  # what this end has shown when it dialled
+        self.certificate = certificate  # that the other end of this very stream has presented
+        self.presented = presented  # what this end presented when it dialled
         self._close = close
         self._room = room + ALWAYS
         self._waiting: deque[bytes | int | None] = deque()  # an integer stands for a frame in `_newest`

@@ -1,7 +1,7 @@
 """The model that a site which has finished gives to one that was away: the levels that all sites agree on, as one row.
 
-A site that returns takes it if as many neighbours give the same as must say a thing for it to be true
-(`Federation.witnesses`), so that an honest one is among them. The models of honest sites differ by the consensus error,
+A site that returns takes the model if enough neighbours give the same one (`Federation.confirmations_needed`), so that
+an honest site is among them. The models of honest sites differ by the consensus error,
 so "the same" means within a distance, which the log shows. A malicious site can move the model that a site takes by no
 more than that.
 """
@@ -78,7 +78,7 @@ def agree_on(offers: Mapping[str, Model], needed: int) -> Agreement | None:
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Relative to the larger norm."""
+    """The distance of two models, relative to the larger norm."""
     scale = max(float(np.abs(a).max()), float(np.abs(b).max())) or 1.0  # or the norm of 1e300 would be infinite
     first = a.astype(np.float64) / scale
     second = b.astype(np.float64) / scale

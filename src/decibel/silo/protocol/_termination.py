@@ -16,21 +16,21 @@ import numpy as np
 
 from .._federation import StopRule
 
-LEAST = 3  # steps, or averages of steps, however long they take
+FEWEST_STEPS = 3  # steps, or averages of steps, however long they take
 
 
-class Rest:
-    """Since when a site is at rest; without a rule it never is."""
+class RestDetector:
+    """Finds out since when a site is at rest; without a rule it never is."""
 
     def __init__(self, rule: StopRule | None) -> None:
         self.rule = rule
         self.since: float | None = None
         self._steps = 0
-        self._last = 0.0
-        self._heard = set[int]()
+        self._last_step_at = 0.0
+        self._heard_since = set[int]()
 
-    def note(self, now: float, change: float, by_neighbour: Mapping[int, float]) -> None:
-        """After a step: the largest change of this site's variables, and of the links whose message it used."""
+    def record_step(self, now: float, change: float, by_neighbour: Mapping[int, float]) -> None:
+        """Takes, after a step, the largest change of this site's variables, and of the links whose message it used."""
         if self.rule is None:
             return
         if not all(size <= self.rule.tolerance for size in (change, *by_neighbour.values())):
@@ -39,24 +39,24 @@ class Rest:
         if self.since is None:
             self.since = now
             self._steps = 0
-            self._heard.clear()
+            self._heard_since.clear()
         self._steps = self._steps + 1
-        self._last = now
-        self._heard.update(by_neighbour)
+        self._last_step_at = now
+        self._heard_since.update(by_neighbour)
 
     def seconds(self, now: float) -> float:
-        """For how long it has been at rest."""
+        """For how long the site has been at rest."""
         return 0.0 if self.since is None else round(now - self.since, 1)
 
-    def holds(self, neighbours: Collection[int]) -> bool:
-        """Whether it has been at rest for long enough, up to its last step and as far as these neighbours' messages
-        tell."""
+    def is_at_rest(self, neighbours: Collection[int]) -> bool:
+        """Whether the site has been at rest for long enough, up to its last step, and has used a message of each of
+        these neighbours in that time."""
         return (
             self.rule is not None
             and self.since is not None
-            and self._last - self.since >= self.rule.seconds
-            and self._steps >= LEAST
-            and self._heard.issuperset(neighbours)
+            and self._last_step_at - self.since >= self.rule.seconds
+            and self._steps >= FEWEST_STEPS
+            and self._heard_since.issuperset(neighbours)
         )
 
 
@@ -70,7 +70,8 @@ class Averages:
         self._before: list[np.ndarray] = []
 
     def add(self, held: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-        """One step's numbers. Where they complete an average: how far it is from the one before; None elsewhere."""
+        """Adds what a site holds after a step. Returns how far the average is from the one before if this step
+        completes it, else None."""
         if self._steps == 0:
             self._sums = [np.array(array, np.float64) for array in held]
         else:

@@ -21,7 +21,7 @@ from decibel import State
 from decibel.network import ExchangeMemory, LinkMemory, WaveLinks
 from decibel.strategies import Level, Strategy
 
-from .._federation import Federation, SiteAddress
+from .._federation import Federation, Member
 
 # What makes a run the same run, besides its members and its graph.
 FIXED = ("name", "method", "settings", "batch_size", "seed", "sampling", "privacy", "asynchronous")
@@ -59,9 +59,9 @@ def succeed(before: Federation, written: Federation, *, warm: bool) -> Federatio
             f"steps = {before.steps}. To end the run, stop all sites (decibel silo stop)."
         )
     edition = before.edition + 1
-    known = {site.name: replace(site, node=before.node(number)) for number, site in enumerate(before.sites)}
-    following = max(before.node(number) for number in range(len(before.sites))) + 1
-    sites: list[SiteAddress] = []
+    known = {site.name: replace(site, node=before.node_id(number)) for number, site in enumerate(before.sites)}
+    following = max(before.node_id(number) for number in range(len(before.sites))) + 1
+    sites: list[Member] = []
     for site in written.sites:
         if site.name in known:
             sites.append(replace(site, node=known[site.name].node, since=known[site.name].since))
@@ -102,14 +102,14 @@ def _edges(federation: Federation) -> set[frozenset[str]]:
     return {frozenset((federation.names[a], federation.names[b])) for a, b in federation.edges}
 
 
-def why_not_exact(strategies: Mapping[str, Strategy], *, members: bool, graph: bool) -> str:
+def why_not_exact(strategies: Mapping[str, Strategy], *, members_changed: bool, graph_changed: bool) -> str:
     """Why a saved state cannot continue exactly when the members or the graph change; empty if it can."""
     for level, strategy in strategies.items():
         if not strategy.communicates or strategy.keeps_link_flows:
             continue
-        if strategy.coded and (members or graph):
+        if strategy.coded and (members_changed or graph_changed):
             return f"{strategy.name} on level {level} sends codes of differences, which new neighbours cannot read"
-        if strategy.carries and members:
+        if strategy.carries and members_changed:
             return f"the corrections of {strategy.name} on level {level} cancel only over the members that made them"
     return ""
 

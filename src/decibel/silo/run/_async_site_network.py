@@ -25,14 +25,14 @@ from decibel.network import (
 )
 
 from ..protocol._async_site import AsyncSite
-from ._host_callback import ask
+from ._host_callback import call_site
 from ._site_network import SiteNetwork, shapes_received
 
-Sent = list[dict[str, Wave]]  # what a step sends, by exchange and level, without contents
+WavesPerExchange = list[dict[str, Wave]]  # the messages of a step, by level in each exchange, without contents
 
 
 class AsyncSiteNetwork(SiteNetwork):
-    """An exchange only takes what has come; `waves` are what a site sends for it before the step."""
+    """A network whose exchanges only take what has arrived; `waves` are what a site sends for them before the step."""
 
     def transport(
         self, step: Array, exchange_index: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
@@ -47,49 +47,53 @@ class AsyncSiteNetwork(SiteNetwork):
 
     def _collect(self, step: Array, number: int, graph: int, wait_for: PyTree, q: Array) -> Received:
         """The newest messages, as late as possible: the call takes `wait_for` as arguments, and so follows it."""
-        self.privacy.expect(None)
+        self.privacy.expect_plain_message()
         self.site.expect(q.dtype, q.shape[-1:])
-        slots = len(self.others[graph])
+        slots = len(self.neighbour_of_slot[graph])
         shapes = shapes_received(slots, q)
-        parts = ask(self.site, partial(self._call_site, (number, graph)), shapes, step, *jax.tree.leaves(wait_for))
+        parts = call_site(
+            self.site, partial(self._collect_on_host, (number, graph)), shapes, step, *jax.tree.leaves(wait_for)
+        )
         return Received(*(part[None] for part in parts))
 
-    def _call_site(self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray) -> None:
+    def _collect_on_host(
+        self, key: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray
+    ) -> None:
         assert isinstance(self.site, AsyncSite)
-        self.site.collect(self.site.places.index(at), out)
+        self.site.collect(self.site.exchange_keys.index(key), out)
 
-    def waves(self, step: Array, state: State, sent: Sent) -> tuple[list[Array], State]:
-        """(slots, entries) what goes to every neighbour before a step, for each of its exchanges, by graph; and the
-        state with what links remember of it."""
+    def post_waves(self, step: Array, state: State, waves: WavesPerExchange) -> tuple[list[Array], State]:
+        """For each exchange of a step, (slots, entries) what goes to every neighbour before the step; and the state
+        with what links remember of it."""
         draws = NoiseKeys()
         rows = []
         links = [[list(memories) for memories in by_graph] for by_graph in state.link_memory]
-        for number, graph, message, memory in self._links(state, sent):
+        for number, graph, message, memory in self._links(state, waves):
             channel = self._channel(step, number, graph)._replace(noise_keys=draws)
             row, links[number][graph][0] = message.post(channel, memory)
             rows.append(row[0])
         kept = tuple(tuple(tuple(memories) for memories in by_graph) for by_graph in links)
         return rows, state._replace(link_memory=kept)
 
-    def at(self, state: State, sent: Sent) -> list[tuple[int, int]]:
-        """The number of the exchange and of the graph of each of them."""
-        places = [(number, graph) for number, graph, _, _ in self._links(state, sent)]
-        if len(set(places)) < len(places):
+    def exchange_keys(self, state: State, waves: WavesPerExchange) -> list[tuple[int, int]]:
+        """For each message of a step, the number of its exchange and of its graph."""
+        keys = [(number, graph) for number, graph, _, _ in self._links(state, waves)]
+        if len(set(keys)) < len(keys):
             raise ValueError("asynchronous sites send one message for all levels: give every level the same code.")
-        return places
+        return keys
 
-    def held(self, state: State, sent: Sent) -> list[Array]:
-        """(slots, entries) what each link holds, for each exchange."""
-        return [memory.per_link.z[0] for _, _, _, memory in self._links(state, sent)]
+    def held(self, state: State, waves: WavesPerExchange) -> list[Array]:
+        """For each exchange, (slots, entries) what the links hold."""
+        return [memory.per_link.z[0] for _, _, _, memory in self._links(state, waves)]
 
-    def link_changes(self, before: State, after: State, sent: Sent) -> list[Array]:
-        """(slots,) by how much a step changed any entry of what each link holds."""
-        both = zip(self.held(before, sent), self.held(after, sent), strict=True)
+    def link_changes(self, before: State, after: State, waves: WavesPerExchange) -> list[Array]:
+        """For each exchange, (slots,) the largest change in a step of any entry that the link holds."""
+        both = zip(self.held(before, waves), self.held(after, waves), strict=True)
         return [jnp.abs(new - old).max(-1, initial=0).astype(jnp.float32) for old, new in both]
 
-    def _links(self, state: State, sent: Sent) -> list[tuple[int, int, Wave, LinkMemory]]:
+    def _links(self, state: State, waves: WavesPerExchange) -> list[tuple[int, int, Wave, LinkMemory]]:
         links: list[tuple[int, int, Wave, LinkMemory]] = []
-        for number, empty in enumerate(sent):
+        for number, empty in enumerate(waves):
             messages: dict[str, Message] = {
                 level: replace(placeholder, content=getattr(state, level).s) for level, placeholder in empty.items()
             }

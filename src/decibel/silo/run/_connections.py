@@ -25,9 +25,9 @@ from .._federation import LOOPBACK
 from .._logging import FromGrpc, Log, quiet_grpc
 from ..observe._bulletin import Bulletin
 from ..observe._site_metrics import serve
-from ..observe._site_status import note, progress, status
+from ..observe._site_status import progress_line, status_facts, write_status
 from ..protocol._compatibility import differences, validate_losses
-from ..protocol._edge import WINDOW, Edge
+from ..protocol._edge import INBOX_MESSAGES, Edge
 from ..protocol._frame_limits import validate_greeting
 from ..protocol._frames import Hello, Malformed, Refuse, parse, write
 from ..protocol._send_queue import SendQueue
@@ -40,22 +40,22 @@ with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509
 
 METHOD = "/decibel.Silo/Edge"
-STATUS = 1.0  # seconds between notes of how it goes
-LOOK = 0.5  # seconds between looks at certificates and the list of revoked keys
-MOST_SENTENCES = 1000  # that are remembered, so as not to say them again
-STRANGERS = "sites that are not neighbours"
-LAST_WORDS = 2.0  # seconds for them to arrive
-RETRY = 0.5  # seconds before what failed is tried again
-GREETING = 5.0  # seconds for the handshake of TLS, and again for HELLO
-IDLE = 5.0  # seconds that a connection without a stream stays
-ROOM = 4096  # bytes of a frame besides its tensor
-LARGEST = 2**31 - 1
-CONNECTIONS = 64  # beside 8 for every neighbour; the next ones are closed when they come
+STATUS_SECONDS = 1.0  # between writes of the status file
+CREDENTIALS_SECONDS = 0.5  # between looks at certificates and the list of revoked keys
+MOST_SENTENCES = 1000  # that are remembered, so as not to repeat them in the log
+STRANGERS_TOPIC = "sites that are not neighbours"
+GOODBYE_SECONDS = 2.0  # for the last frames to arrive
+RETRY_SECONDS = 0.5  # before what failed is tried again
+GREETING_SECONDS = 5.0  # for the handshake of TLS, and again for HELLO
+IDLE_SECONDS = 5.0  # for which a connection without a stream stays
+FRAME_OVERHEAD_BYTES = 4096  # of a frame besides its tensor
+LARGEST_FRAME_BYTES = 2**31 - 1
+CONNECTIONS = 64  # in addition to 8 for every neighbour; further ones are closed when they come
 
 
-class Streams:
-    """All streams of one site. `notes` is its status file, and `every` the seconds between lines of progress. Both are
-    optional, and so is the port on loopback for health and metrics.
+class Connections:
+    """All streams of one site. Three things are optional: its status file, lines of progress every `progress_seconds`,
+    and a port on loopback for health and metrics.
     """
 
     def __init__(
@@ -63,26 +63,30 @@ class Streams:
         site: Site,
         credentials: Credentials,
         say: Callable[[str], None],
-        notes: Path | None = None,
+        status_file: Path | None = None,
         *,
-        every: float | None = None,
+        progress_seconds: float | None = None,
         metrics_port: int | None = None,
     ) -> None:
         self.site = site
         self.credentials = credentials
-        self._notes = notes
-        self._every = every
+        self._status_file = status_file
+        self._progress_seconds = progress_seconds
         self._port = metrics_port
         self._log = say if isinstance(say, Log) else Log(site.name, say)
         self._from_grpc = FromGrpc(self._log)
         self._bulletin = Bulletin(site, credentials)
         largest = max(site.largest_message, site.model_bytes)
-        limit = max(largest + ROOM, site.limits.largest_roll) + 64 * 1024
-        self._room = (WINDOW + 2) * (site.largest_message + ROOM) + 2 * site.limits.largest_roll + site.model_bytes
-        if limit > LARGEST:
+        limit = max(largest + FRAME_OVERHEAD_BYTES, site.limits.largest_roll) + 64 * 1024
+        self._room = (
+            (INBOX_MESSAGES + 2) * (site.largest_message + FRAME_OVERHEAD_BYTES)
+            + 2 * site.limits.largest_roll
+            + site.model_bytes
+        )
+        if limit > LARGEST_FRAME_BYTES:
             raise ValueError(
-                f"a message has {site.largest_message} bytes, and gRPC carries {LARGEST}: choose a method or a code "
-                "that sends less."
+                f"a message has {site.largest_message} bytes, and gRPC carries {LARGEST_FRAME_BYTES}: choose a method "
+                "or a code that sends less."
             )
         self._options = [
             ("grpc.max_receive_message_length", limit),
@@ -92,11 +96,11 @@ class Streams:
         ]
         self._closed = threading.Event()
         self._server: grpc.Server | None = None
-        self._shown: Identity | None = None
+        self._presented: Identity | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._threads: list[threading.Thread] = []
         self._greeting: dict[int, Callable[[], object]] = {}  # neighbours whose HELLO is awaited, and how to stop it
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def start(self) -> None:
         logging.getLogger("grpc").addHandler(self._from_grpc)
@@ -111,8 +115,8 @@ class Streams:
                 self._run_forever(self._dial_forever, edge)
         self._run_forever(self._beat)
         self._run_forever(self._reload_credentials)
-        if self._every is not None:
-            self._run_forever(self._progress, self._every)
+        if self._progress_seconds is not None:
+            self._run_forever(self._progress, self._progress_seconds)
         if self._port is not None:
             self._run_forever(self._metrics, self._port)
 
@@ -120,17 +124,17 @@ class Streams:
         self._bulletin.send_reports(last=True)
         self._closed.set()
         with self.site.lock:
-            # What was said last is to arrive: the streams end, and are cut only where the other end does not end, too.
+            # The last frames are to arrive: streams end, and are cut only where the other end does not end its own.
             for edge in self.site.edges.values():
-                edge.end()
-            self.site.lock.wait_for(lambda: not any(edge.stream for edge in self.site.edges.values()), LAST_WORDS)
+                edge.end_stream()
+            self.site.lock.wait_for(lambda: not any(edge.stream for edge in self.site.edges.values()), GOODBYE_SECONDS)
             for edge in self.site.edges.values():
-                edge.hang_up()
+                edge.drop_stream()
         self._stop_listening(0.5)
-        until = time.monotonic() + LAST_WORDS / 2
+        until = time.monotonic() + GOODBYE_SECONDS / 2
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        self._note()
+        self._write_status()
         self._log.tell_left_out(at_the_end=True)
         logging.getLogger("grpc").removeHandler(self._from_grpc)
 
@@ -148,46 +152,46 @@ class Streams:
                     target(*arguments)
                 except Exception as error:
                     self._report_once(f"{target.__name__.strip('_')} failed and is tried again: {error!r}")
-                    self._closed.wait(RETRY)
+                    self._closed.wait(RETRY_SECONDS)
 
         forever.__name__ = target.__name__
         self._start_thread(forever)
 
     def _beat(self) -> None:
-        told = 0.0
+        last_status_at = 0.0
         while not self._closed.wait(self.site.fault_tolerance.beat):
             self.site.on_heartbeat()
             self._bulletin.send_reports()
-            if time.monotonic() > told + STATUS:
-                told = time.monotonic()
-                self._note()
+            if time.monotonic() > last_status_at + STATUS_SECONDS:
+                last_status_at = time.monotonic()
+                self._write_status()
                 self._log.tell_left_out()
 
-    def _note(self) -> None:
-        if self._notes is None:
+    def _write_status(self) -> None:
+        if self._status_file is None:
             return
         try:
-            note(self._notes, status(self.site))
-            self._bulletin.save(self._notes.parent)
+            write_status(self._status_file, status_facts(self.site))
+            self._bulletin.save(self._status_file.parent)
         except OSError as error:
-            self._report_once(f"{self._notes} cannot be written: {error.strerror or error}")
+            self._report_once(f"{self._status_file} cannot be written: {error.strerror or error}")
 
     def _progress(self, every: float) -> None:
         while not self._closed.wait(every):
-            self._log(plain(progress(self.site)))
+            self._log(plain(progress_line(self.site)))
 
     def _metrics(self, port: int) -> None:
         try:
             serve(self.site, port, self._closed)
         except OSError as error:
             self._report_once(f"metrics cannot be served at port {port}: {error.strerror or error}; the run continues")
-            self._closed.wait(10 * RETRY)
+            self._closed.wait(10 * RETRY_SECONDS)
 
     def _reload_credentials(self) -> None:
         """Reloads certificates and lists in its own thread, so that neither a slow disk nor a late heartbeat delays a
         revocation.
         """
-        while not self._closed.wait(LOOK):
+        while not self._closed.wait(CREDENTIALS_SECONDS):
             self.site.health.expiries = self.credentials.expiries
             try:
                 for sentence in self.credentials.refresh():
@@ -195,16 +199,16 @@ class Streams:
             finally:
                 self._recheck_certificates()
             self._bulletin.obey()
-            self._show_renewed()
+            self._present_renewed()
 
     def _recheck_certificates(self) -> None:
-        """A certificate may expire or be revoked while its holder is connected."""
+        """Ends the streams of neighbours whose certificates have expired or were revoked since."""
         for edge in self.site.edges.values():
             stream = edge.stream
             if not isinstance(stream, SendQueue) or stream.certificate is None:
                 continue
             try:
-                self.credentials.check(stream.certificate)
+                self.credentials.validated_name(stream.certificate)
             except NotTrusted as error:
                 self._report_once(f"{edge.name} was rejected: {error}", edge.name)
                 with self.site.lock:
@@ -216,8 +220,8 @@ class Streams:
     # The end that listens
 
     def _listen(self) -> None:
-        place = self.site.federation.sites[self.site.number]
-        if place.listens is None or all(edge.dials for edge in self.site.edges.values()):
+        member = self.site.federation.sites[self.site.number]
+        if member.listens is None or all(edge.dials for edge in self.site.edges.values()):
             return
         # A thread per neighbour's stream, one for the stream that replaces it, and a few for those who are turned away.
         most = len(self.site.edges) * 2 + 4
@@ -226,8 +230,8 @@ class Streams:
             *self._options,
             ("grpc.max_concurrent_streams", 2),  # of one connection
             ("grpc.max_allowed_incoming_connections", CONNECTIONS + 8 * len(self.site.edges)),
-            ("grpc.server_handshake_timeout_ms", int(1000 * GREETING)),
-            ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
+            ("grpc.server_handshake_timeout_ms", int(1000 * GREETING_SECONDS)),
+            ("grpc.max_connection_idle_ms", int(1000 * IDLE_SECONDS)),
         ]
         server = grpc.server(pool, options=options, maximum_concurrent_rpcs=most)
         handler = grpc.stream_stream_rpc_method_handler(self._serve_stream)
@@ -239,27 +243,27 @@ class Streams:
             [(identity.key_pem, identity.certificate_pem)], self.credentials.authority_pem, True
         )
         try:
-            server.add_secure_port(place.listens, security)
+            server.add_secure_port(member.listens, security)
         except RuntimeError:
             raise ValueError(
-                f"{self.site.name} cannot listen at {place.listens}: free the port, or change `listen` in the "
+                f"{self.site.name} cannot listen at {member.listens}: free the port, or change `listen` in the "
                 "federation file."
             ) from None
         server.start()
         self._server = server
         self._pool = pool
-        self._shown = identity
+        self._presented = identity
 
-    def _show_renewed(self) -> None:
-        """From now on a renewed certificate is presented: streams are opened again, and the run continues."""
+    def _present_renewed(self) -> None:
+        """Presents a renewed certificate from now on: streams are opened again, and the run continues."""
         if self._closed.is_set():
             return
-        if self._server is not None and self._shown is not self.credentials.identity:
+        if self._server is not None and self._presented is not self.credentials.identity:
             self._stop_listening(0.0)
             self._listen()
         for edge in self.site.edges.values():
             stream = edge.stream
-            if isinstance(stream, SendQueue) and edge.dials and stream.shown is not self.credentials.identity:
+            if isinstance(stream, SendQueue) and edge.dials and stream.presented is not self.credentials.identity:
                 self.site.disconnected(edge, stream)  # and `_dial_forever` dials again
 
     def _stop_listening(self, grace: float) -> None:
@@ -272,29 +276,29 @@ class Streams:
         edge: Edge | None = None
         try:
             edge, stream.certificate = self._authenticate(context)
-            with self._one_greeting(edge, context.cancel), _within(GREETING, context.cancel):
+            with self._one_greeting(edge, context.cancel), _within(GREETING_SECONDS, context.cancel):
                 first = next(frames, b"")
             hello = self._validate_hello(first, edge.name)
-            self.credentials.check(stream.certificate)  # it may have been revoked while HELLO was awaited
+            self.credentials.validated_name(stream.certificate)  # it may have been revoked while HELLO was awaited
             identity = self.credentials.identity
             proof = self.credentials.proof(identity, self.site.name, edge.name, hello.nonce)
             stream.send(self._own_hello(_nonce(), identity.certificate_der, proof))
             self.site.connected(edge, hello, stream)
-        except ValueError as error:  # NotTrusted, Rejected and Malformed are
+        except ValueError as error:  # NotTrusted, Rejected and Malformed are ValueErrors
             if edge is None:
-                self._report_once(str(error), STRANGERS)
+                self._report_once(str(error), STRANGERS_TOPIC)
             else:
                 self._report_once(f"{edge.name} was rejected: {error}", edge.name)
             context.abort(grpc.StatusCode.PERMISSION_DENIED, plain(error))
             raise AssertionError from None  # abort raises
-        except grpc.RpcError:  # it went, or took too long
+        except grpc.RpcError:  # the neighbour hung up, or sent no HELLO in time
             return
         self._start_thread(self._read, edge, frames, stream)
         yield from stream
 
     def _authenticate(self, context: grpc.ServicerContext) -> tuple[Edge, x509.Certificate]:
         shown = x509.load_pem_x509_certificate(bytes(context.auth_context().get("x509_pem_cert", [b""])[0]))
-        name = self.credentials.check(shown)
+        name = self.credentials.validated_name(shown)
         for edge in self.site.edges.values():
             if edge.name == name and not edge.dials:
                 return edge, shown
@@ -302,7 +306,7 @@ class Streams:
 
     @contextmanager
     def _one_greeting(self, edge: Edge, stop: Callable[[], object]) -> Iterator[None]:
-        """A neighbour may have one stream that awaits HELLO. Another one ends it."""
+        """Ends a neighbour's earlier stream that still awaits HELLO, since each may have only one."""
         with self.site.lock:
             before = self._greeting.get(edge.number)
             self._greeting[edge.number] = stop
@@ -353,16 +357,17 @@ class Streams:
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:
                 edge.on_refuse(details)
 
-    def _dial_once(self, edge: Edge, channel: grpc.Channel, shown: Identity) -> None:
-        stream = SendQueue(lambda: call.cancel(), self._room, shown=shown)
+    def _dial_once(self, edge: Edge, channel: grpc.Channel, presented: Identity) -> None:
+        # gRPC needs the queue to make the call, and the queue needs the call to cancel it.
+        stream = SendQueue(lambda: call.cancel(), self._room, presented=presented)
         call: Any = channel.stream_stream(METHOD)(iter(stream))
         nonce = _nonce()
         stream.send(self._own_hello(nonce))
-        with _within(GREETING, call.cancel):
+        with _within(GREETING_SECONDS, call.cancel):
             first = next(call, b"")
         try:
             hello = self._validate_hello(first, edge.name)
-            name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, nonce)
+            name = self.credentials.validated_prover(hello.certificate, hello.proof, edge.name, nonce)
             if name != edge.name:
                 raise NotTrusted(f"the certificate belongs to {name}.")
             stream.certificate = x509.load_der_x509_certificate(hello.certificate)
@@ -376,11 +381,13 @@ class Streams:
 
     def _own_hello(self, nonce: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
         site = self.site
-        return write(Hello(site.federation.hash, site.problem, site.incarnation, nonce, certificate, proof, site.build))
+        return write(
+            Hello(site.federation.hash, site.run_hash, site.incarnation, nonce, certificate, proof, site.build)
+        )
 
     def _validate_hello(self, first: bytes, name: str) -> Hello:
         site = self.site
-        hello = validate_greeting(parse(first), site.federation, site.problem, name, site.name)
+        hello = validate_greeting(parse(first), site.federation, site.run_hash, name, site.name)
         validate_losses(site.build, hello.build, name, site.name)
         for sentence in differences(site.build, hello.build, name):
             self._report_once(sentence, name)
@@ -389,18 +396,18 @@ class Streams:
     def _refuse(self, frames: Iterator[bytes], stream: SendQueue, error: ValueError) -> None:
         """Tells the other end the reason, and waits a little until it has arrived."""
         stream.conclude(write(Refuse(plain(error))))
-        with _within(LAST_WORDS / 2, stream.cut), suppress(grpc.RpcError):
+        with _within(GOODBYE_SECONDS / 2, stream.cut), suppress(grpc.RpcError):
             for _ in frames:
                 pass
 
     def _cut_later(self, stream: SendQueue) -> None:
-        self._closed.wait(LAST_WORDS / 2)
+        self._closed.wait(GOODBYE_SECONDS / 2)
         stream.cut()
 
     def _read(self, edge: Edge, frames: Iterator[bytes], stream: SendQueue) -> None:
         try:
             for raw in frames:
-                edge.received += len(raw)
+                edge.received_bytes += len(raw)
                 self.site.receive(edge, parse(raw), stream)
         except (Rejected, Malformed) as error:
             edge.rejected += 1
@@ -422,10 +429,10 @@ class Streams:
     def _report_once(self, sentence: str, cause: str | None = None) -> None:
         """Logs the same failure once: a neighbour that tries again every second must not fill the log."""
         sentence = plain(sentence)
-        if sentence not in self._said:
-            if len(self._said) >= MOST_SENTENCES:
-                self._said.clear()
-            self._said.add(sentence)
+        if sentence not in self._reported:
+            if len(self._reported) >= MOST_SENTENCES:
+                self._reported.clear()
+            self._reported.add(sentence)
             self._log.about(cause or self.site.name)(sentence)
 
 

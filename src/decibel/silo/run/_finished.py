@@ -10,7 +10,7 @@ from decibel.core import atomic_write, read_file, sync_folder
 
 FILE = "finished.json"
 RESULTS = ("solution.npz", "trace.npz")  # that `decibel silo run` writes beside it
-ASIDE = "finished"  # where what an earlier run has left is moved
+ASIDE = "finished"  # the folder to which the results of an earlier run are moved
 
 
 class Finished(NamedTuple):
@@ -18,7 +18,7 @@ class Finished(NamedTuple):
 
     Attributes:
         federation: the SHA-256 of the federation file, in hexadecimal.
-        problem: that of method, step sizes, seed and initial values.
+        problem: the SHA-256 of method, step sizes, seed and initial values, in hexadecimal.
         step: the step of the last checkpoint.
         why: why it ended before its last step; empty if it did not.
         without: neighbours that were away at the end, and lack the model.
@@ -30,8 +30,8 @@ class Finished(NamedTuple):
     why: str
     without: list[str]
 
-    def is_of(self, federation: bytes, problem: bytes) -> bool:
-        return (self.federation, self.problem) == (federation.hex(), problem.hex())
+    def is_of(self, federation_hash: bytes, run_hash: bytes) -> bool:
+        return (self.federation, self.problem) == (federation_hash.hex(), run_hash.hex())
 
 
 def read(home: Path) -> Finished | None:

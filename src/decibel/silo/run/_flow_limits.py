@@ -83,7 +83,7 @@ def note_flows(program: Program, site: Site, links: tuple[ExchangeMemory, ...]) 
         strategy = strategies[level]
         limit = strategy.limits[level] if isinstance(strategy, LimitedStrategy) else math.inf
         limit = limit if math.isfinite(limit) else None
-        for other, (now, largest) in zip(network.others[graph], sizes.reshape(-1, 2).tolist(), strict=True):
+        for other, (now, largest) in zip(network.neighbour_of_slot[graph], sizes.reshape(-1, 2).tolist(), strict=True):
             if other >= 0:
                 flow = Flow(now=now, largest=largest, limit=limit, saturated=limit is not None and now > limit)
                 noted.setdefault(other, {})[level] = flow

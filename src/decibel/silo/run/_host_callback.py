@@ -1,5 +1,4 @@
-"""How a compiled step calls Python: in the order of the program, or in place if data dependencies alone order the
-calls.
+"""How a compiled step calls Python: ordered and with copies, or unordered and on the step's own buffers.
 
 `io_callback` keeps order and works on any device, but copies what it is given and what it returns several times. On a
 processor `buffer_callback` reads and writes the step's own memory. It keeps no order, so it serves steps with a single
@@ -28,7 +27,7 @@ except ImportError:  # it may go as it came, being experimental
 
 
 def in_place_works() -> bool:
-    """Tried on one number, since it is experimental: that what a call writes is what the step reads."""
+    """Whether a step reads what a call writes in place, tried on one number since this is experimental."""
     if buffer_callback is None or jax.default_backend() != "cpu":
         return False
 
@@ -36,14 +35,17 @@ def in_place_works() -> bool:
         out[0][...] = number + 1
 
     number = jax.ShapeDtypeStruct((), np.int32)
-    (answer,) = jax.jit(lambda k: call(next_one, (number,), k, in_place=True))(np.int32(6))
+    (answer,) = jax.jit(lambda k: call_host(next_one, (number,), k, in_place=True))(np.int32(6))
     return int(answer) == 7
 
 
-def call(
+def call_host(
     function: Callable[..., None], shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: PyTree, in_place: bool
 ) -> tuple[Array, ...]:
-    """`function(out, *arguments)` on NumPy arrays: it fills those in `out`, and must keep none of them."""
+    """Calls `function(out, *arguments)` with NumPy arrays. The function fills those in `out`, and must keep none.
+
+    `in_place` calls it on the step's own buffers, in an order that only data dependencies fix.
+    """
     if in_place and buffer_callback is not None:
 
         def fill(_: object, out: PyTree, *arguments: PyTree) -> None:
@@ -59,7 +61,7 @@ def call(
     return tuple(io_callback(make, shapes, *arguments, ordered=True))
 
 
-def ask(
+def call_site(
     site: Site,
     function: Callable[..., None],
     shapes: tuple[jax.ShapeDtypeStruct, ...],
@@ -79,4 +81,4 @@ def ask(
         for part in out:
             part[...] = otherwise
 
-    return call(answer, shapes, *arguments, in_place=site.in_place)
+    return call_host(answer, shapes, *arguments, in_place=site.in_place)

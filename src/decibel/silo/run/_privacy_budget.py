@@ -46,8 +46,8 @@ class Spent(NamedTuple):
     budgets: Budgets | None = None  # of the last run
 
 
-class Privacy:
-    """A site's noisy messages and sums: with the operating system's randomness, and counted by their noise.
+class PrivacyAccountant:
+    """Draws the noise of a site's messages and sums from the operating system's randomness, and counts what it cost.
 
     Args:
         home: the site's folder; the count is in its `privacy.json`.
@@ -60,34 +60,36 @@ class Privacy:
         self.budgets = budgets
         self.source = source
         self._take(read(home))
-        self.in_step: Counter[float] = Counter()  # what a step sends, by its noise
-        self.releases: dict[int, Release] = {}  # the sums of a step
+        self.messages_per_step: Counter[float] = Counter()  # by the noise of the messages; filled when a step is traced
+        self.releases: dict[int, Release] = {}  # the sums of a step, filled when it is traced
         self.noise_of_sums = 1.0
         self.sends_others = False  # whether a step sends messages without noise
-        self.traced = False  # whether all this is known; further traces of the step tell nothing new
-        self._lock: int | None = None
-        self._one = threading.Lock()  # calls of a step may come from several threads
+        self.is_traced = False  # whether all this is known; further traces of the step tell nothing new
+        self._lock_file: int | None = None
+        self._lock = threading.Lock()  # calls of a step may come from several threads
 
     def _take(self, spent: Spent) -> None:
-        self.sent = spent.messages
+        self.messages_sent = spent.messages
         self._sums_before = spent.sums
         self._slots: Slots = {}
 
-    def expect(self, noise: float | None, messages: int = 1) -> None:
-        """A step that is traced sends such messages; None has no noise."""
-        if noise is None:
-            self.sends_others = True
-        elif not self.traced:
-            self.in_step[noise] += messages
+    def expect_messages(self, noise: float, messages: int) -> None:
+        """Registers that the traced step sends messages with this noise."""
+        if not self.is_traced:
+            self.messages_per_step[noise] += messages
+
+    def expect_plain_message(self) -> None:
+        """Registers that the traced step sends a message without noise."""
+        self.sends_others = True
 
     def expect_release(self, noise: float, release: Release) -> None:
-        """A step that is traced takes such a sum."""
+        """Registers that the traced step takes this sum over records."""
         self.noise_of_sums = noise
         self.releases[release.position] = release
 
     @property
     def sums(self) -> Counter[float]:
-        """That one record was in."""
+        """By their noise, how many sums one record was in at most."""
         return self._with(self._slots)
 
     def _with(self, slots: Slots) -> Counter[float]:
@@ -96,14 +98,14 @@ class Privacy:
 
     def epsilon(self, steps: int = 0) -> float:
         """ε of all messages sent so far, and of those of `steps` further steps."""
-        counts = self.sent + Counter({noise: steps * count for noise, count in self.in_step.items()})
+        counts = self.messages_sent + Counter({noise: steps * count for noise, count in self.messages_per_step.items()})
         return total_epsilon(counts, self.budgets.delta)
 
     def record_epsilon(self, steps: int = 0, first: int = 0) -> float:
         """ε of all sums so far, and of those of `steps` further steps from `first` on."""
-        slots = {place: counts.copy() for place, counts in self._slots.items()}
+        slots = {key: counts.copy() for key, counts in self._slots.items()}
         for release in self.releases.values():
-            counts = slots.setdefault(_place(release), np.zeros(release.batches_per_epoch, np.int64))
+            counts = slots.setdefault(_slots_key(release), np.zeros(release.batches_per_epoch, np.int64))
             passes, rest = divmod(steps, release.batches_per_epoch)
             counts += passes
             counts[[release.batch_of_step(first + j) for j in range(rest)]] += 1
@@ -113,7 +115,7 @@ class Privacy:
         """How many of `steps` steps, starting at `first`, the budgets allow."""
 
         def exceeds(steps: int) -> bool:
-            if self.in_step and self.epsilon(steps) > _limit(self.budgets.site):
+            if self.messages_per_step and self.epsilon(steps) > _limit(self.budgets.site):
                 return True
             return bool(self.releases) and self.record_epsilon(steps, first) > _limit(self.budgets.record)
 
@@ -122,7 +124,7 @@ class Privacy:
         return max(bisect_left(range(steps), True, key=exceeds) - 1, 0)
 
     def release(self, codec: ConcatCodec, new: np.ndarray) -> np.ndarray:
-        """(entries,) what is new at every level → (bytes,) to send, counted."""
+        """Counts a message, and encodes it with noise: (entries,) what is new at every level → (bytes,)."""
         assert isinstance(codec.code, Noisy)
         if not np.isfinite(new).all():
             raise NotFinite("this site has a NaN or infinity to send.")
@@ -131,26 +133,26 @@ class Privacy:
         return np.concatenate([codec.code.release(part, self.source) for part in parts])
 
     def _charge(self, noise: float, messages: int) -> None:
-        with self._one:
-            after = self.sent + Counter({noise: messages})
+        with self._lock:
+            after = self.messages_sent + Counter({noise: messages})
             if total_epsilon(after, self.budgets.delta) > _limit(self.budgets.site):
                 raise BudgetSpent(f"another message would exceed the privacy budget of {self.budgets.site:g}.")
             self._write(after, self.sums)
-            self.sent = after
+            self.messages_sent = after
 
     def charge_release(self, noise: float, release: Release, k: int) -> None:
-        """Counts a sum of step k, whose noise is drawn next."""
-        with self._one:
+        """Counts a sum of step k before its noise is drawn."""
+        with self._lock:
             before = self.sums  # with the noise so far
             self.noise_of_sums = noise
-            place = _place(release)
-            slots = self._slots | {place: self._slots.get(place, np.zeros(release.batches_per_epoch, np.int64)).copy()}
-            slots[place][release.batch_of_step(k)] += 1
+            key = _slots_key(release)
+            slots = self._slots | {key: self._slots.get(key, np.zeros(release.batches_per_epoch, np.int64)).copy()}
+            slots[key][release.batch_of_step(k)] += 1
             after = self._with(slots)
             if total_epsilon(after, self.budgets.delta) > _limit(self.budgets.record):
                 raise BudgetSpent(f"another sum would exceed the records' privacy budget of {self.budgets.record:g}.")
             if after != before:
-                self._write(self.sent, after)
+                self._write(self.messages_sent, after)
             self._slots = slots
 
     def _write(self, messages: Counter[float], sums: Counter[float]) -> None:
@@ -162,28 +164,28 @@ class Privacy:
         }
         atomic_write(self.home / FILE, json.dumps(content), 0o600)
 
-    def begin(self) -> None:
+    def lock_folder(self) -> None:
         """Prevents other runs from counting in this folder until this one ends."""
-        if not (self.in_step or self.releases):
+        if not (self.messages_per_step or self.releases):
             return
-        self._lock = os.open(self.home / "privacy.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock_file = os.open(self.home / "privacy.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self.end()
+            self.unlock_folder()
             raise ValueError(f"another run counts its noise in {self.home}: wait until it has ended.") from None
         self._take(read(self.home))
-        self._write(self.sent, self.sums)
+        self._write(self.messages_sent, self.sums)
 
-    def end(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+    def unlock_folder(self) -> None:
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
 
     def sentence(self, left: int, first: int = 0) -> str:
         """Why a run ends after `left` further steps."""
         site, record, delta = self.budgets
-        if self.in_step and self.epsilon(left + 1) > _limit(site):
+        if self.messages_per_step and self.epsilon(left + 1) > _limit(site):
             what = "all messages have"
             budget = site
             now = self.epsilon(left)
@@ -234,7 +236,7 @@ def short(delta: float) -> str:
     return f"{delta:g}".replace("e-0", "e-")
 
 
-def _place(release: Release) -> tuple[int, int]:
+def _slots_key(release: Release) -> tuple[int, int]:
     return release.level, release.batches_per_epoch
 
 

@@ -14,8 +14,8 @@ from decibel.network import Grid
 from decibel.oracles import RecordNoise, Records, Release
 
 from ..protocol._site import Site
-from ._host_callback import ask
-from ._privacy_budget import Privacy
+from ._host_callback import call_site
+from ._privacy_budget import PrivacyAccountant
 
 PART = 2**21  # entries that are put on the grid at a time
 
@@ -23,7 +23,7 @@ PART = 2**21  # entries that are put on the grid at a time
 class SystemNoise(RecordNoise):
     """Takes the samples' vectors out of the compiled step: noise is drawn from the operating system's randomness."""
 
-    def __init__(self, records: Records, privacy: Privacy, site: Site) -> None:
+    def __init__(self, records: Records, privacy: PrivacyAccountant, site: Site) -> None:
         super().__init__(records)
         self.privacy = privacy
         self.site = site
@@ -31,6 +31,8 @@ class SystemNoise(RecordNoise):
     def sum_of_clipped(
         self, release: Release, rows: list[Float[Array, "_ entries"]], used: Bool[Array, " parts"]
     ) -> Float[Array, "samples entries"]:
+        """Returns the samples as they are: the call below takes them out of the step, where they are clipped and
+        summed."""
         (samples,) = rows  # a site's data are laid out for its own node
         return samples
 
@@ -44,9 +46,11 @@ class SystemNoise(RecordNoise):
         self.privacy.expect_release(self.records.noise, release)
         shape = jax.ShapeDtypeStruct((1, sums.shape[-1]), sums.dtype)
         # It takes the step's number, so that the step has begun.
-        return ask(self.site, partial(self._release, release), (shape,), step, sums)[0]
+        return call_site(self.site, partial(self._noisy_sum_on_host, release), (shape,), step, sums)[0]
 
-    def _release(self, release: Release, out: tuple[np.ndarray, ...], k: np.ndarray, rows: np.ndarray) -> None:
+    def _noisy_sum_on_host(
+        self, release: Release, out: tuple[np.ndarray, ...], k: np.ndarray, rows: np.ndarray
+    ) -> None:
         self.privacy.charge_release(self.records.noise, release, int(k))
         out[0][0] = noisy_sum(rows[0], release.clip, self.records.noise, self.privacy.source)
 

@@ -26,7 +26,7 @@ from decibel.strategies.privacy import total_epsilon
 
 from .._federation import Federation, validate_rest
 from .._logging import Log
-from ..observe._site_status import note_state
+from ..observe._site_status import STATUS_FILE, write_state
 from ..protocol._async_site import AsyncSite
 from ..protocol._clock import Clock
 from ..protocol._compatibility import build_of
@@ -36,16 +36,13 @@ from ._async_run import AsyncRun
 from ._async_site_network import AsyncSiteNetwork
 from ._flow_limits import protected, validate_messages
 from ._host_callback import in_place_works
-from ._privacy_budget import Budgets, Privacy, read
+from ._privacy_budget import Budgets, PrivacyAccountant, read
 from ._record_noise import SystemNoise
 from ._site_network import SiteNetwork
 from ._site_run import SiteRun
 
 if TYPE_CHECKING:
     from ..trust._credentials import Credentials
-
-
-STATUS = "status.json"  # in a site's folder
 
 
 class Silo(Engine):
@@ -127,16 +124,16 @@ class Silo(Engine):
         return None
 
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
-        notes = self.home / STATUS
-        note_state(notes, self.name, "starting")
+        status_file = self.home / STATUS_FILE
+        write_state(status_file, self.name, "starting")
         try:
-            return self._start(problem, method, graphs, config, notes)
+            return self._start(problem, method, graphs, config, status_file)
         except BaseException as error:
-            note_state(notes, self.name, "stopped", str(error))
+            write_state(status_file, self.name, "stopped", str(error))
             raise
 
-    def _start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig, notes: Path) -> Run:
-        from ._connections import Streams
+    def _start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig, status_file: Path) -> Run:
+        from ._connections import Connections
 
         credentials = self.credentials
         say = Log(self.name, self.say)
@@ -159,7 +156,7 @@ class Silo(Engine):
             )
         method = protected(method, federation)
         common = json.dumps(run_fingerprint(problem, method, graphs, config), sort_keys=True)
-        fingerprint = hashlib.sha256(common.encode()).digest()
+        run_hash = hashlib.sha256(common.encode()).digest()
         if federation.asynchronous:
             _validate_asynchronous(method, graphs, config, federation)
             site_type = AsyncSite
@@ -174,27 +171,29 @@ class Silo(Engine):
         site = site_type(
             federation,
             number,
-            fingerprint,
+            run_hash,
             credentials,
             incarnation=incarnation,
-            lossy=_lossy(method),
+            tolerates_loss=_tolerates_loss(method),
             restart=self.restart,
             say=say,
             clock=clock,
         )
-        place = jnp.asarray([number], jnp.int32)  # in the graph
-        node = federation.node(number)
+        number_array = jnp.asarray([number], jnp.int32)
+        node_id = federation.node_id(number)
         # The seed is known to all, so what must stay secret has a key of its own, new at every start.
-        words = np.frombuffer(secrets.token_bytes(8), np.uint32)
-        secret = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
-        privacy = Privacy(self.home, Budgets(self.budget, self.record_budget, self.delta))
+        secret_bits = np.frombuffer(secrets.token_bytes(8), np.uint32)
+        secret = jax.random.wrap_key_data(jnp.asarray(secret_bits), impl="threefry2x32")
+        privacy = PrivacyAccountant(self.home, Budgets(self.budget, self.record_budget, self.delta))
         if self.record_budget is not None and config.privacy is None:
             raise ValueError(f"record_budget={self.record_budget:g} needs solve(privacy=db.privacy.records(...)).")
-        sums = config.privacy and SystemNoise(config.privacy, privacy, site)
-        network = network_type.of(site, graphs, config.link_faults(place, secret), privacy)
-        validate_indexed(problem := _alone(problem, number, node), "Silo(...)")
+        record_noise = None if config.privacy is None else SystemNoise(config.privacy, privacy, site)
+        network = network_type.of(site, graphs, config.link_faults(number_array, secret), privacy)
+        problem = _with_own_data(problem, number, node_id)
+        validate_indexed(problem, "Silo(...)")
         site.build = build_of(problem)
-        program = Program.of(problem, method, network, jnp.asarray([node], jnp.int32), config, record_noise=sums)
+        node_ids = jnp.asarray([node_id], jnp.int32)
+        program = Program.of(problem, method, network, node_ids, config, record_noise=record_noise)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = run_type(program, site, privacy, self.home)
         validate_messages(program, run.state, federation)
@@ -204,25 +203,32 @@ class Silo(Engine):
                 "strategy that sends in db.privacy.noisy, or leave out budget."
             )
         site.in_place = (federation.asynchronous or site.exchanges == 1) and in_place_works()
-        privacy.begin()
+        privacy.lock_folder()
         try:
-            observed = {"every": self.progress_every, "metrics_port": self.metrics_port}
-            run.talk_by(Streams(site, credentials, say, notes, **observed), stay=self.stay or 0.0)
+            connections = Connections(
+                site,
+                credentials,
+                say,
+                status_file,
+                progress_seconds=self.progress_every,
+                metrics_port=self.metrics_port,
+            )
+            run.connect(connections, stay=self.stay or 0.0)
         except BaseException:
-            privacy.end()
+            privacy.unlock_folder()
             raise
         return run
 
 
-def _alone(problem: Problem, number: int, node: int) -> Problem:
-    """The problem with this site's data only: at its position `number` in arrays; functions are called with its number
-    for life, `node`, only."""
+def _with_own_data(problem: Problem, number: int, node_id: int) -> Problem:
+    """The problem with this site's data only. Arrays have them at the site's position, `number`; functions are called
+    with its permanent number, `node_id`."""
 
     def of_this_site(data: Data, argument: str) -> Samples:
         if isinstance(data, StreamData):
             return data.select_nodes([number], keep_longest=False)
         if callable(data):
-            return samples_of([data(node)], argument, problem.dtype, number=node)
+            return samples_of([data(node_id)], argument, problem.dtype, number=node_id)
         count = np.asarray(data.counts)[number : number + 1]
         return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
 
@@ -252,7 +258,7 @@ def _validate_asynchronous(method: Method, graphs: Levels, config: RunConfig, fe
     validate_rest(federation.stop, drawn=config.batch_size is not None or config.privacy is not None)
 
 
-def _lossy(method: Method) -> bool:
+def _tolerates_loss(method: Method) -> bool:
     """Whether every level that mixes tolerates lost messages."""
     return all(isinstance(message, Cumulative | Wave) for message in method.messages)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
@@ -31,16 +31,12 @@ from ._finished import FILE, Finished, move_aside
 from ._finished import read as read_finished
 from ._finished import write as write_finished
 from ._flow_limits import note_flows
-from ._host_callback import ask
-from ._privacy_budget import Privacy
+from ._host_callback import call_site
+from ._privacy_budget import PrivacyAccountant
 from ._site_network import SiteNetwork
 
 if TYPE_CHECKING:
-    from ._connections import Streams
-
-Outcome = tuple[State, Array, Array, Array, list[Array]]  # the state, whether it is finite, the next step, and counts
-Fetched = tuple[State, bool, int, int, list[float]]  # the same in Python's numbers
-Carry = tuple[Array, Array, Array, State, list[Array]]
+    from ._connections import Connections
 
 NUMBER = jax.ShapeDtypeStruct((), jnp.int32)
 LARGEST_MODEL = 2**30  # bytes, of the two billion that gRPC carries
@@ -50,51 +46,86 @@ FULL = (
 )
 
 
+class ChunkResult(NamedTuple):
+    """What a compiled chunk returns: the state, whether it is finite, the step that begins next, how many steps were
+    done here, and how often each repeated part of a step was done."""
+
+    state: State
+    is_finite: Array
+    next_step: Array
+    steps_done: Array
+    repetitions: list[Array]
+
+
+class FetchedResult(NamedTuple):
+    """A `ChunkResult` in Python's numbers; the state stays on the device."""
+
+    state: State
+    is_finite: bool
+    next_step: int
+    steps_done: int
+    repetitions: list[float]
+
+
+class LoopState(NamedTuple):
+    """What the loop over steps carries: the step that the site has begun, or `STOP`, and then as in `ChunkResult`."""
+
+    step: Array
+    next_step: Array
+    steps_done: Array
+    state: State
+    repetitions: list[Array]
+
+
 class SiteRun(Run):
     """A run of one node. Its neighbours at other sites may make it wait, or skip steps that they did without it."""
 
     holds_one_node = True
 
-    def __init__(self, program: Program, site: Site, privacy: Privacy, home: Path | None = None) -> None:
+    def __init__(self, program: Program, site: Site, privacy: PrivacyAccountant, home: Path | None = None) -> None:
         super().__init__(program, oom_message=FULL)
         self._home = home
         self._resumes = False  # whether it continues from checkpoints
-        self._before: Finished | None = None  # how this run ended before, if it did
-        self._set_aside: Finished | None = None  # what has finished in this folder, and is not to be replaced
+        self._finished_before: Finished | None = None  # this run, if it had finished in an earlier start
+        self._earlier_run: Finished | None = None  # another run that finished in this folder, to be moved aside
         self.site = site
         self.privacy = privacy
         for data in streams_of(program.problem):
-            data.host.on_error(
-                partial(setattr, site, "error")
-            )  # before anything is sent that was computed without the samples
-        site.exchanges = 0
-        self._costs = program.step_cost(self.state)  # its trace tells the site what messages will come
-        privacy.traced = True
+            # The error is set before anything is sent that was computed without the samples.
+            data.host.on_error(partial(setattr, site, "error"))
+        self._trace_step()
         site.expect_model(self._row())
         self._goal = 2**62
-        self._streams: Streams | None = None
-        self._stay = 0.0
+        self._connections: Connections | None = None
+        self._serve_model_seconds = 0.0
         self._any_length: Compiled | None = None
+
+    def _trace_step(self) -> None:
+        """Finds what a step costs. Tracing it also registers at the site which rows its exchanges send, and at the
+        privacy accountant which of its messages have noise."""
+        self.site.exchanges = 0
+        self._costs = self.program.step_cost(self.state)
+        self.privacy.is_traced = True
 
     def _row(self) -> np.ndarray:
         """The model that it gives to others; empty if that would reveal what noisy messages hide, or is too large to
         send.
         """
         row = row_of(self.program.method, self.state)
-        return row[:0] if self.privacy.in_step or row.nbytes > LARGEST_MODEL else row
+        return row[:0] if self.privacy.messages_per_step or row.nbytes > LARGEST_MODEL else row
 
-    def talk_by(self, streams: Streams, *, stay: float = 0.0) -> None:
-        """Starts the streams; a run that had finished before gives its model for `stay` seconds."""
-        self._streams = streams
-        self._stay = stay
-        streams.start()
+    def connect(self, connections: Connections, *, stay: float = 0.0) -> None:
+        """Connects to the neighbours; a run that had finished before gives its model for `stay` seconds."""
+        self._connections = connections
+        self._serve_model_seconds = stay
+        connections.start()
 
     def compile(self, length: int) -> Compiled:
         """One program for every length."""
         if self._any_length is None:
             arrays, static = eqx.partition(self.program, eqx.is_array)
 
-            def chunk(arrays: Program, state: State, first: Array, end: Array) -> Outcome:
+            def chunk(arrays: Program, state: State, first: Array, end: Array) -> ChunkResult:
                 return self.steps(eqx.combine(arrays, static), state, first, end)
 
             with oom_hint(FULL), self.site.health.compiles(), ending_at_once():
@@ -102,49 +133,50 @@ class SiteRun(Run):
             self._any_length = Compiled.of(compiled, self._costs)
         return self._any_length
 
-    def steps(self, program: Program, state: State, first: Array, end: Array) -> Outcome:
-        """What is compiled: steps from `first` until `end` is reached. The site decides which step comes next."""
+    def steps(self, program: Program, state: State, first: Array, end: Array) -> ChunkResult:
+        """Does steps from `first` until `end` is reached; it is compiled. The site decides which step comes next."""
 
-        def step(carry: Carry) -> Carry:
-            k, _, done, before, totals = carry
-            state, cost = program.step(k, before)
-            totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
-            self.after_step(program, before, state)
-            return k, k + 1, done + 1, state, totals
+        def step(loop: LoopState) -> LoopState:
+            state, cost = program.step(loop.step, loop.state)
+            totals = [total + times for total, times in zip(loop.repetitions, cost.repetitions, strict=True)]
+            self.after_step(program, loop.state, state)
+            return LoopState(loop.step, loop.step + 1, loop.steps_done + 1, state, totals)
 
-        def body(carry: Carry) -> Carry:
-            _, following, done, state, totals = carry
-            rows, state = self.before_step(program, following, state)
-            (k,) = ask(self.site, self._ask_for_step, (NUMBER,), following, *rows, otherwise=STOP)
-            start = (k, following, done, state, totals)
+        def body(loop: LoopState) -> LoopState:
+            rows, state = self.before_step(program, loop.next_step, loop.state)
+            function = self._begin_step_on_host
+            (begun,) = call_site(self.site, function, (NUMBER,), loop.next_step, *rows, otherwise=STOP)
             # Once, or not at all: a loop hands on the state without a copy, where `cond` might make one.
-            return jax.lax.while_loop(lambda carried: (carried[0] < STOP) & (carried[2] == done), step, start)
+            return jax.lax.while_loop(
+                lambda inner: (inner.step < STOP) & (inner.steps_done == loop.steps_done),
+                step,
+                loop._replace(step=begun, state=state),
+            )
 
         none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated_parts]
-        start = (first, first, jnp.int32(0), state, none)
-        _, following, done, state, totals = jax.lax.while_loop(
-            lambda carry: (carry[0] < STOP) & (carry[1] < end), body, start
-        )
-        return state, all_finite(state), following, done, totals
+        start = LoopState(first, first, jnp.int32(0), state, none)
+        last = jax.lax.while_loop(lambda loop: (loop.step < STOP) & (loop.next_step < end), body, start)
+        return ChunkResult(last.state, all_finite(last.state), last.next_step, last.steps_done, last.repetitions)
 
     def before_step(self, program: Program, step: Array, state: State) -> tuple[list[Array], State]:
-        """What the site sends before it begins a step, and the state with what links remember of it."""
+        """The rows that the site sends before it begins a step, and the state with what links remember of them."""
         return [], state
 
     def after_step(self, program: Program, before: State, after: State) -> None:
-        """What the site has to know of a step."""
+        """Tells the site what it has to know of a step."""
 
-    def _ask_for_step(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
-        out[0][...] = self.site.begin(int(k))
+    def _begin_step_on_host(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
+        """Begins a step at the site; called from the compiled step."""
+        out[0][...] = self.site.begin_step(int(k))
 
     def restore_order(self, saved: Sequence[int]) -> list[int]:
-        """The step that all sites have saved; this site's newest, if the others run already; or the last, if this run
-        has finished here before.
+        """The step to restore: the one that all sites have saved; this site's newest, if the others run already; or the
+        last, if this run has finished here before.
         """
-        last = self.finished_at(saved)
+        last = self.resume_if_finished(saved)
         if last is not None:
             return [last]
-        step = self.site.agree(saved)
+        step = self.site.agree_on_start(saved)
         if step and step not in saved:  # a new member begins where the others are
             self.step = self.skipped = step
             return []
@@ -152,22 +184,22 @@ class SiteRun(Run):
             self.site.log("begins at step 0, since no step is saved at every site: its own checkpoints are set aside")
         return [step] if step else []
 
-    def finished_at(self, saved: Sequence[int]) -> int | None:
-        """The last step, if this run has finished here before; then no step is done."""
+    def resume_if_finished(self, saved: Sequence[int]) -> int | None:
+        """Takes up this run if it has finished here before, and returns its last step; no step is done then."""
         self._resumes = True
         before = None if self._home is None else read_finished(self._home)
         if before is None:
             return None
-        if not before.is_of(self.site.federation.hash, self.site.problem) or self.site.continues_after(before.step):
-            self._set_aside = before
+        if not before.is_of(self.site.federation.hash, self.site.run_hash) or self.site.continues_after(before.step):
+            self._earlier_run = before
             return None
         if before.step not in saved:
             raise ValueError(
                 f"this run has finished here before, and its last checkpoint, of step {before.step}, is gone: "
                 f"solution.npz is its model; to do it again, move {FILE} away."
             )
-        self._before = before
-        self.site.resume_finished(before.step, before.why, before.without, self._stay)
+        self._finished_before = before
+        self.site.resume_finished(before.step, before.why, before.without, self._serve_model_seconds)
         self.site.log(f"this run has finished here before, at step {before.step}: no step is done")
         return before.step
 
@@ -186,7 +218,7 @@ class SiteRun(Run):
         network = self.program.network
         assert isinstance(network, SiteNetwork)
         links: list[tuple[tuple[str, float], ...]] = []
-        for links_of_graph, others in zip(network.links, network.others, strict=True):
+        for links_of_graph, others in zip(network.links, network.neighbour_of_slot, strict=True):
             weights = np.asarray(links_of_graph.weights).reshape(len(others), -1).mean(1).tolist()
             names = [federation.names[other] if other >= 0 else "" for other in others]
             links.append(tuple(zip(names, weights, strict=True)))
@@ -194,19 +226,21 @@ class SiteRun(Run):
 
     def amends(self, placement: str) -> bool:
         """Whether it was saved under an earlier edition; raises if the run cannot continue exactly."""
-        if not placement:  # of no site
+        if not placement:  # no site saved it
             return False
         before = Placement.read(placement)
         self._validate_newcomers(before.edition)
         now = self._placement
         if before.edition == now.edition:
             return False
-        members = set(before.sites) != set(now.sites)
-        graph = members or before.links != now.links
+        members_changed = set(before.sites) != set(now.sites)
+        graph_changed = members_changed or before.links != now.links
         federation = self.site.federation
         if federation.warm > before.edition:
             self.site.log("corrections begin at zero, as the organiser has decided for this edition (amend --warm)")
-        elif why := why_not_exact(self.program.method.strategies, members=members, graph=graph):
+        elif why := why_not_exact(
+            self.program.method.strategies, members_changed=members_changed, graph_changed=graph_changed
+        ):
             raise not_exact(why)
         return True
 
@@ -214,7 +248,7 @@ class SiteRun(Run):
         """Raises if a site that took part when a state was saved has lost its part, and others cannot restore it."""
         federation = self.site.federation
         lost = [name for name in self.site.new_members if federation.sites[federation.number(name)].since <= edition]
-        exact = not why_not_exact(self.program.method.strategies, members=True, graph=True)
+        exact = not why_not_exact(self.program.method.strategies, members_changed=True, graph_changed=True)
         if lost and not exact and federation.warm <= edition:
             raise ValueError(
                 f"{', '.join(lost)} has lost what it had saved, and this method needs it: restore its checkpoints, or "
@@ -229,25 +263,26 @@ class SiteRun(Run):
 
     @property
     def end_reason(self) -> str:
-        return self.site.ended or self.site.ordered
+        return self.site.end_reason or self.site.stop_order
 
     def interrupt(self) -> None:
         self.site.stop()
 
     def plan_goal(self, steps: int) -> tuple[int, str]:
-        """As far as the federation file and the privacy budget go."""
+        """The step at which the run ends, by the federation file and the privacy budget, and why it ends there if that
+        is before `steps`."""
         if steps > self.site.limits.steps:
             raise ValueError(
                 f"steps={steps} is more than the federation file allows: give at most {self.site.limits.steps}, or let "
                 "the organiser allow more (decibel silo amend)."
             )
-        if self._before is not None and self.step != self._before.step:
+        if self._finished_before is not None and self.step != self._finished_before.step:
             raise ValueError(
-                f"the checkpoint of step {self._before.step}, the last of this finished run, cannot be read: "
+                f"the checkpoint of step {self._finished_before.step}, the last of this finished run, cannot be read: "
                 "solution.npz is its model, and another site has to give it to those who lack it."
             )
-        if self._home is not None and self._set_aside is not None:
-            aside = move_aside(self._home, self._set_aside)
+        if self._home is not None and self._earlier_run is not None:
+            aside = move_aside(self._home, self._earlier_run)
             self.site.log(
                 f"a run has finished here before; it continues, or this is another run: its results are in {aside}"
             )
@@ -263,71 +298,72 @@ class SiteRun(Run):
     def advance(self, length: int) -> Counts | None:
         chunk, costs, temp_bytes = self.compile(length)
         with oom_hint(FULL):
-            good = copied(self.state, temp_bytes)
+            restore_state = copied(self.state, temp_bytes)
             arrays = eqx.filter(self.program, eqx.is_array)
             ends = (np.int32(self.step), np.int32(self.step + length))
-            self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
+            result = self._patiently(lambda: chunk(arrays, self.state, *ends))
+            self.state, finite, next_step, steps_done, repetitions = result
+            del result  # or the state would stay in memory beside the restored one
             if isinstance(self.site.error, Stopped):  # in the middle of a step: back to the last row
-                self.state = good()
+                self.state = restore_state()
                 self.site.steps_done = self.steps_done
                 return costs.total(0, [0.0 for _ in repetitions])
             if not finite or self.site.error is not None:
-                self.state = good()
+                self.state = restore_state()
                 self.site.steps_done = self.steps_done
                 return None
-        if self.site.taken is not None:
-            self.state = with_row(self.program.method, self.state, self.site.taken.row)
-            step = self.site.taken.step
-        self.skipped += step - self.step - steps
-        self.step = step
+        if self.site.taken_model is not None:
+            self.state = with_row(self.program.method, self.state, self.site.taken_model.row)
+            next_step = self.site.taken_model.step
+        self.skipped += next_step - self.step - steps_done
+        self.step = next_step
         note_flows(self.program, self.site, self.state.link_memory)
-        return costs.total(steps, repetitions)
+        return costs.total(steps_done, repetitions)
 
-    def _patiently(self, chunk: Callable[[], Outcome]) -> Fetched:
-        """Runs in its own thread, so that Ctrl-C works while waiting for neighbours."""
+    def _patiently(self, chunk: Callable[[], ChunkResult]) -> FetchedResult:
+        """Runs a chunk in its own thread, so that Ctrl-C works while the site waits for neighbours."""
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(lambda: _fetch(chunk()))
             try:
-                outcome = running.result()
+                result = running.result()
             except KeyboardInterrupt:
                 self.site.abort_waiting()
                 raise
         if self.site.error is not None and not isinstance(self.site.error, NotFinite | Stopped):
             raise self.site.error
-        return outcome
+        return result
 
     def close(self, *, finished: bool) -> None:
         done = finished or self.step >= self._goal
         error = self.site.error or sys.exc_info()[1]
         if not done:
-            told = self.site.ordered or "it was told to stop"
-            self.site.health.reason = told if self.site.stopping else plain(error or "")
+            reason = self.site.stop_order or "it was told to stop"
+            self.site.health.reason = reason if self.site.stopping else plain(error or "")
         else:
             self.site.model = Model(self.step, self._row())
         self.site.goodbye(done)
         steps = self.site.federation.steps
-        at_the_end = self.site.ended or (steps is not None and self.step >= steps)
+        at_the_end = self.site.end_reason or (steps is not None and self.step >= steps)
         if finished and at_the_end and self._resumes and self._home is not None:
             self._note_finished(self._home)
         self.site.log(closing_line(self.site))
-        if self._streams is not None:
-            self._streams.close()
-        self.privacy.end()
+        if self._connections is not None:
+            self._connections.close()
+        self.privacy.unlock_folder()
 
     def _note_finished(self, home: Path) -> None:
         """Records that the run has finished, so that it does not begin again."""
         site = self.site
         without = list(site.health.without)
-        if without and (site.had_finished or not self._stay):
+        if without and (site.had_finished or not self._serve_model_seconds):
             site.log.warning(f"{', '.join(without)} lacks the model: start this site again when that one is back")
-        hashes = site.federation.hash.hex(), site.problem.hex()
+        hashes = site.federation.hash.hex(), site.run_hash.hex()
         try:
-            write_finished(home, Finished(*hashes, self.step, site.ended, without))
+            write_finished(home, Finished(*hashes, self.step, site.end_reason, without))
         except OSError as error:
             site.log.error(f"{home} cannot be written: {error.strerror or error}; a restart would begin this run again")
 
 
-def _fetch(outcome: Outcome) -> Fetched:
-    """The state as it is; numbers as Python's."""
-    state, finite, step, done, totals = outcome
-    return state, bool(finite), int(step), int(done), [float(total) for total in totals]
+def _fetch(result: ChunkResult) -> FetchedResult:
+    state, finite, next_step, steps_done, totals = result
+    return FetchedResult(state, bool(finite), int(next_step), int(steps_done), [float(total) for total in totals])

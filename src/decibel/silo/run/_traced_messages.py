@@ -1,4 +1,4 @@
-"""What a step sends, from tracing it without a network."""
+"""Finds what a step sends by tracing it without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decibel.network import Message
 
 
 class MessageRecorder(Communicator):
-    """Exchanges nothing, and keeps what was to be sent."""
+    """A communicator that exchanges nothing, and records what was to be sent."""
 
     def __init__(self, network: Network, intervals: Mapping[str, int]) -> None:
         super().__init__(network, jnp.int32(0), None, Ledger(), intervals)

@@ -68,10 +68,10 @@ class Holder(NamedTuple):
             raise NotTrusted("the certificate is revoked.")
 
 
-def check(
+def validated_name(
     certificate: x509.Certificate, authority: x509.Certificate, revoked: RevocationList, now: datetime | None = None
 ) -> str:
-    """The name in a valid certificate."""
+    """The name in a certificate; raises if the certificate is not valid at that time."""
     holder = Holder.of(certificate, authority)
     holder.check(revoked, now or datetime.now(UTC))
     return holder.name

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, sparse
 
-Flows = Mapping[tuple[int, int], float]  # by link, the size of its flow without liars
+FlowSizes = Mapping[tuple[int, int], float]  # by link, the size of its flow without liars
 MOST = 100_000  # unknowns, over the programs of all sets of that many colluders
 
 
@@ -33,9 +33,9 @@ class Tolerated(NamedTuple):
     worst: tuple[int, ...]
 
 
-def tolerated(sites: int, flows: Flows) -> Iterator[Tolerated]:
-    """For one colluder, for two, and so on, up to the first number that no limit tolerates, or that has too many groups
-    to check.
+def tolerated(sites: int, flows: FlowSizes) -> Iterator[Tolerated]:
+    """The answers for one colluder, for two, and so on, up to the first number that no limit tolerates, or that has too
+    many groups to check.
     """
     for count in range(1, sites - 1):
         if math.comb(sites, count) * sites * len(flows) > MOST:
@@ -47,7 +47,7 @@ def tolerated(sites: int, flows: Flows) -> Iterator[Tolerated]:
             return
 
 
-def smallest_limit(sites: int, flows: Flows, colluders: Collection[int]) -> float:
+def smallest_limit(sites: int, flows: FlowSizes, colluders: Collection[int]) -> float:
     """The smallest limit with which these colluders leave the others together; infinite if there is none."""
     honest = [site for site in range(sites) if site not in colluders]
     place = {site: row for row, site in enumerate(honest)}

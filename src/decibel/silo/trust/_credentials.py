@@ -11,7 +11,16 @@ from decibel.core import durable_replace, optional, read_file
 
 from .._errors import NotTrusted
 from .._federation import Federation
-from ._certificates import Holder, certificate_fingerprint, check, der, in_utc, load_certificate, pem, read_signed
+from ._certificates import (
+    Holder,
+    certificate_fingerprint,
+    der,
+    in_utc,
+    load_certificate,
+    pem,
+    read_signed,
+    validated_name,
+)
 from ._revocation import RevocationList
 from ._signing import Purpose, fingerprint, key_pem, load_key, public_key, sign, verified
 from ._trust import Trust
@@ -46,7 +55,7 @@ class Identity(NamedTuple):
 
 
 class Credentials:
-    """What a site presents, and what it checks others with. Both are read again while it runs (`refresh`)."""
+    """What a site presents to others, and what it checks them with. Both are read again while it runs (`refresh`)."""
 
     def __init__(self, home: Path, name: str, authority: x509.Certificate, federation: Federation) -> None:
         self.home = home
@@ -60,7 +69,7 @@ class Credentials:
 
     @classmethod
     def load(cls, home: str | Path, name: str) -> Credentials:
-        """From the folder that `decibel silo join` made and `decibel silo sign` completed."""
+        """Loads them from the folder that `decibel silo join` made and `decibel silo sign` completed."""
         home = Path(home)
         authority = load_certificate(home / "authority.pem")
         federation = load_federation(home, authority)
@@ -68,17 +77,17 @@ class Credentials:
         credentials = cls(home, name, authority, federation)
         credentials._validate(credentials.identity)
         credentials.trust.take_federation(federation, str(home / "federation.json"))
-        credentials.trust.keep()
+        credentials.trust.start_saving()
         return credentials
 
     def _validate(self, identity: Identity) -> None:
         path = self.home / CERTIFICATE
         try:
-            known = self.check(identity.certificate)
+            name = self.validated_name(identity.certificate)
         except NotTrusted as error:
             raise ValueError(f"{path}: {error} Request a new one (decibel silo join, then sign).") from None
-        if known != self.name:
-            raise ValueError(f"{path} belongs to {known!r}, not to {self.name!r}: use the right folder.")
+        if name != self.name:
+            raise ValueError(f"{path} belongs to {name!r}, not to {self.name!r}: use the right folder.")
 
     def refresh(self) -> list[str]:
         """Takes what is new in the folder: a list of revoked keys, or a renewed certificate. Returns what people should
@@ -105,17 +114,18 @@ class Credentials:
         said += _ends_soon("the list of revoked keys", revoked.issued, revoked.expires, now)
         return said
 
-    def check(self, certificate: x509.Certificate) -> str:
-        """The name in a certificate, if it is valid."""
+    def validated_name(self, certificate: x509.Certificate) -> str:
+        """The name in a certificate; raises if the certificate is not valid now."""
         self.trust.refresh()
-        return check(certificate, self.authority, self.trust.revoked, now=self.trust.now())
+        return validated_name(certificate, self.authority, self.trust.revoked, now=self.trust.now())
 
     def proof(self, identity: Identity, listener: str, dialler: str, nonce: bytes) -> bytes:
-        """That this site holds the key of its certificate, now: the answer to a dialler's nonce."""
+        """The answer to a dialler's nonce, which proves that this site holds the key of its certificate now."""
         return sign(identity.key, "greeting", self._text(listener, dialler, nonce))
 
-    def check_proof(self, certificate: bytes, proof: bytes, listener: str, nonce: bytes) -> str:
-        """The listener's name, from a certificate that holds and whose key answered this dialler's nonce."""
+    def validated_prover(self, certificate: bytes, proof: bytes, listener: str, nonce: bytes) -> str:
+        """The listener's name; raises if its certificate is not valid, or its key did not answer this dialler's
+        nonce."""
         try:
             presented = x509.load_der_x509_certificate(certificate)
         except ValueError:
@@ -123,7 +133,7 @@ class Credentials:
         key = public_key(presented, "the certificate")
         if not verified(key, proof, "greeting", self._text(listener, self.name, nonce)):
             raise NotTrusted("the certificate does not belong to the site that answered.")
-        return self.check(presented)
+        return self.validated_name(presented)
 
     def sign(self, purpose: Purpose, text: bytes) -> tuple[bytes, bytes]:
         """Signs what this site says about itself; returns the signature and the certificate to verify it with."""
@@ -186,7 +196,7 @@ class Signatures:
         """Whose certificate it is; None if the authority did not issue it."""
         try:
             return Holder.of(x509.load_der_x509_certificate(certificate), self._authority)
-        except ValueError:  # NotTrusted is
+        except ValueError:  # NotTrusted is one
             return None
 
     def _verify(self, certificate: bytes, signature: bytes, purpose: Purpose, text: bytes) -> bool:

@@ -51,9 +51,9 @@ class Memory(NamedTuple):
 
 
 class Trust:
-    """Of one site, from its folder. The authority is the one that it met first.
+    """What one site trusts, read from its folder. It trusts the first authority that it met.
 
-    Until `keep` nothing is written, so that a start that is refused, by a clock that is ahead, leaves no trace.
+    Nothing is written before `start_saving`. So a start that is refused, because a clock is ahead, leaves no trace.
     """
 
     def __init__(self, home: Path, authority: x509.Certificate, federation: str) -> None:
@@ -71,17 +71,19 @@ class Trust:
         self.order: Order | None = self._read_order(memory.order, TRUST) if memory.order else None
         self._order_seen: bytes | None = None
         self._began = max(_clock(), memory.time), time.monotonic()
-        if (trouble := self.refresh()) and not self._found(home / REVOKED):
+        if (trouble := self.refresh()) and not self._has_list(home / REVOKED):
             raise ValueError(trouble)
 
     @classmethod
-    def begin(cls, home: Path, public: Path, authority: x509.Certificate, federation: str, told: str | None) -> Trust:
-        """At `join`: pins the authority, or compares it with the one that was pinned; takes the list if it is newer.
+    def begin(
+        cls, home: Path, public: Path, authority: x509.Certificate, federation: str, expected_fingerprint: str | None
+    ) -> Trust:
+        """Pins the authority at `join`, or compares it with the one that was pinned; takes the list if it is newer.
 
-        `told` is the fingerprint that somebody was told of: another one raises, and a pinned one is replaced by it.
+        With `expected_fingerprint` an authority that has another one raises, and this one replaces a pinned one.
         """
         key = certificate_fingerprint(authority)
-        if told is not None and not same_fingerprint(told, key):
+        if expected_fingerprint is not None and not same_fingerprint(expected_fingerprint, key):
             raise NotTrusted(f"{public / 'authority.pem'} has the fingerprint {as_digits(key)}, not the one you gave.")
         delivered = public / REVOKED
         text = read_file(delivered).decode(errors="replace")
@@ -89,7 +91,7 @@ class Trust:
         memory = Memory(key, text, _clock())
         if (home / TRUST).exists():
             before = _remembered(home)
-            if told is None:
+            if expected_fingerprint is None:
                 validate_pinned(before.authority, authority, public / "authority.pem")
             if before.authority == key:
                 if read_revoked(before.revoked, authority, federation, TRUST).number >= newer.number:
@@ -100,7 +102,7 @@ class Trust:
         if (public / ORDER).exists() and public.resolve() != home.resolve():
             atomic_write(home / ORDER, read_file(public / ORDER))
         trust = cls(home, authority, federation)
-        trust.keep()
+        trust.start_saving()
         return trust
 
     def take_federation(self, federation: Federation, what: str) -> None:
@@ -115,18 +117,18 @@ class Trust:
                 self._memory = memory._replace(edition=federation.edition, federation=digest)
                 self._saved = False
 
-    def keep(self) -> None:
-        """From here on, what this site sees is remembered."""
+    def start_saving(self) -> None:
+        """Writes what this site sees to its folder, now and from here on."""
         self._writes = True
         self.refresh()
 
     def now(self) -> datetime:
-        """The time, which never goes back: not before what this site has seen, whatever the clock says."""
+        """The time, which never goes back: the clock's, or the latest that this site has seen if that is later."""
         began, ticks = self._began
         return max(_clock(), began + timedelta(seconds=time.monotonic() - ticks))
 
     def clock_trouble(self) -> str | None:
-        """A sentence, if the clock has been set back."""
+        """A sentence if the clock has been set back, else None."""
         clock = _clock()
         seen = self.now()
         if seen - clock <= CLOCK_TOLERANCE:
@@ -137,8 +139,8 @@ class Trust:
         )
 
     def refresh(self) -> str | None:
-        """Takes a newer list and order from the folder, if there are any; a sentence if what is there is not to be
-        used."""
+        """Takes a newer list and order from the folder, if there are any. Returns a sentence if what is there must not
+        be used, else None."""
         path = self.home / REVOKED
         trouble = None
         with self._lock:
@@ -221,7 +223,7 @@ class Trust:
     def _read(self, text: str, path: Path) -> RevocationList:
         return read_revoked(text, self.authority, self.federation, str(path))
 
-    def _found(self, path: Path) -> bool:
+    def _has_list(self, path: Path) -> bool:
         """Whether there is a list of this federation, even an old one."""
         try:
             return bool(self._read(read_file(path).decode(errors="replace"), path))
