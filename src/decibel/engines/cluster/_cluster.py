@@ -113,7 +113,7 @@ class Cluster(Engine):
         if not config.faults and all(isinstance(message, Plain | Push) for message in method.messages):
             return Collectives.of(graphs, mesh, layout)
         faults = spread(config.link_faults(config.node_ids(graphs.nodes)), NamedSharding(mesh, P()))
-        faults = replace(faults, nodes=node_ids)
+        faults = replace(faults, node_ids=node_ids)
         return Collectives.with_links(graphs, faults, config.node_ids(graphs.nodes), mesh, layout)
 
     def mesh(self, nodes: int) -> Mesh:
