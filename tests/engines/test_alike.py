@@ -60,7 +60,7 @@ def sparkle(lower, upper=None, *arguments, **options):
     return Case(db.sparkle(lower, upper, **RATES, **options), *arguments)
 
 
-ED, LOOPS = db.sparkle("ed", **RATES), db.dbsa(alpha=1e-3, beta=1e-2)
+ED, LOOPS = db.sparkle("ed", **RATES), db.ma_dsbo(lower_steps=3, auxiliary_steps=2, theta=0.5, **RATES)
 BATCHES = {"drawn": {"batch_size": 2}, "in order": {"batch_size": 2, "sampling": "shuffle-once"}, "all": {}}
 OF_NETWORKS = {
     "faults": sparkle("edge-ed", "gt", SHARED, RANDOM, {"faults": [LOST, LATE, *AWAY]}),
