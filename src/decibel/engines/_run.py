@@ -229,7 +229,9 @@ class Run:
                 finite, repetitions = self._run(length)
                 if (error := pop_source_error(self.program.problem)) is not None:
                     raise error
-            except Exception:
+            except jax.errors.JaxRuntimeError:
+                raise  # a device or another process failed, so that steps could not be repeated either
+            except Exception:  # of a data source
                 self._return_to(restore_state)
                 raise
             if not finite:
